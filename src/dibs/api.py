@@ -173,6 +173,9 @@ class Dibs:
 
     # Leases
 
+    def _wish(self, ttl: timedelta | str | None) -> ClaimOptions:
+        return ClaimOptions(self._holder, ttl=None if ttl is None else _span(ttl), kept=True)
+
     def try_lease(
         self,
         issue: IssueLike,
@@ -184,7 +187,7 @@ class Dibs:
 
         Returns the lease, or a value with the reason why the claim failed.
         """
-        options = ClaimOptions(self._holder, ttl=_span(ttl) if ttl is not None else None)
+        options = self._wish(ttl)
         result: ClaimResult = self._services.queueing.claim(
             self.reference(issue), options, wait_s=_span(wait).total_seconds()
         )
@@ -198,7 +201,7 @@ class Dibs:
         wait: timedelta | str = timedelta(),
     ) -> HeldLease | None:
         """Claim the most urgent issue that is ready; with `wait`, wait at most as long for one."""
-        options = ClaimOptions(self._holder, ttl=_span(ttl) if ttl is not None else None)
+        options = self._wish(ttl)
         wanted = self._services.pipeline.stage(stage).name if stage else None
         wait_s = _span(wait).total_seconds()
         won = self._services.queueing.claim_next(options, stage=wanted, wait_s=wait_s)

@@ -136,6 +136,17 @@ def test_an_index_without_its_rests_hides_nothing_that_an_old_version_freed(plac
     assert take_next(place) == free
 
 
+def test_a_kept_lease_costs_no_rest_until_a_search_meets_it(place):
+    """Its first renewal would end the rest, and most leases end before."""
+    issue = add(place)[0]
+    with dibs.open(place) as backlog, backlog.lease(issue) as held:
+        assert sql(place, "SELECT COUNT(*) FROM rests") == [(0,)]
+        assert take_next(place) is None
+        assert sql(place, "SELECT number FROM rests") == [(int(issue.key),)]
+        held.advance()
+    assert sql(place, "SELECT COUNT(*) FROM rests") == [(0,)]
+
+
 def test_the_issue_of_a_vanished_holder_is_found_when_its_lease_is_over(place):
     make("held", place, 1, ttl="1s")
     assert take_next(place) is None

@@ -72,5 +72,5 @@ def test_a_claim_to_its_end_reads_nothing_twice_and_starts_no_thread_of_its_own(
     for transaction in (one, two):
         for table in ("issues", "comments", "leases", "granter", "pauses", "shelf"):
             assert transaction.count(f"FROM {table}") <= 1, table
-    assert len(statements) <= 38
+    assert len(statements) <= 34
     assert not [name for name in threads if name.startswith(("dibs-keeper", "dibs-watch"))]

@@ -12,8 +12,8 @@ import pytest
 import dibs
 from dibs.adapters.sqlite import database as database_module
 from dibs.adapters.sqlite.control import SqliteGranters
-from dibs.adapters.sqlite.database import Database, Migration
-from dibs.core.errors import Damaged
+from dibs.adapters.sqlite.database import Database, Migration, translate
+from dibs.core.errors import BadConfiguration, Damaged, NotPermitted, Unavailable
 from dibs.core.ids import moment
 
 
@@ -29,6 +29,45 @@ def test_it_writes_ahead_and_syncs_at_checkpoints(database):
     with database.reading() as tx:
         assert tx.sql.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         assert tx.sql.execute("PRAGMA synchronous").fetchone() == (1,), "1 is NORMAL"
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "told"),
+    [
+        (sqlite3.SQLITE_BUSY, Unavailable, "is busy"),
+        (sqlite3.SQLITE_BUSY_SNAPSHOT, Unavailable, "is busy"),
+        (sqlite3.SQLITE_READONLY, NotPermitted, "cannot be written"),
+        (sqlite3.SQLITE_FULL, Damaged, "cannot grow"),
+        (sqlite3.SQLITE_CORRUPT, Damaged, "not a healthy"),
+        (sqlite3.SQLITE_IOERR_READ, Damaged, "the disk may be full"),
+        (sqlite3.SQLITE_CONSTRAINT, Damaged, "SQLite failed"),
+    ],
+)
+def test_a_failure_says_who_must_act(code, error, told):
+    failure = sqlite3.OperationalError("it broke")
+    failure.sqlite_errorcode = code
+    translated = translate(failure, Path("backlog.db"))
+    assert type(translated) is error
+    assert told in str(translated)
+
+
+def test_a_file_that_stays_locked_is_given_up_in_bounded_time(database):
+    with database.writing():
+        impatient = Database(database.path, busy_s=0.05)
+        with pytest.raises(Unavailable, match="is busy"), impatient.writing():
+            pass
+        impatient.close()
+
+
+def test_an_empty_file_with_another_programs_mark_is_left_alone(tmp_path):
+    path = tmp_path / "other.db"
+    foreign = sqlite3.connect(path)
+    foreign.execute("PRAGMA application_id = 7")
+    foreign.close()
+    before = path.read_bytes()
+    with pytest.raises(BadConfiguration, match="another program"):
+        Database(path).ensure("notes", "CREATE TABLE notes (text TEXT)")
+    assert path.read_bytes() == before
 
 
 def test_its_clock_never_runs_backwards(database):

@@ -2,6 +2,7 @@
 that is revoked, a snapshot from before, replies that never arrive.
 """
 
+import http.server
 import itertools
 import json
 import os
@@ -238,6 +239,67 @@ def test_what_etcd_will_never_take_is_not_tried_again(store):
     assert record_of(store, ISSUE).live
 
 
+@pytest.mark.parametrize(
+    ("status", "text", "error"),
+    [
+        (500, b"internal", Unavailable),
+        (429, b"slow down", Unavailable),
+        (404, b"nothing here", Damaged),
+        (400, b'{"code": 11, "message": "required revision is a future revision"}', Unavailable),
+        (400, b'{"code": 11, "message": "too large lease TTL"}', BadTtl),
+    ],
+)
+def test_a_refusal_says_whether_a_later_try_may_help(opening, status, text, error):
+    class Refusing(http.server.BaseHTTPRequestHandler):
+        def log_message(self, *args):
+            pass
+
+        def do_POST(self):
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        store = opening(f"etcd://127.0.0.1:{other.server_port}/dibs?timeout=0.5")
+        with pytest.raises((Outage, Misuse)) as refused:
+            store.read(ISSUE)
+        assert type(refused.value) is error
+        other.shutdown()
+
+
+def test_a_renewal_extends_the_lease_by_its_ttl_and_no_more(store):
+    lease = granted(store)
+    renewed = store.renew(lease)
+    assert isinstance(renewed, Renewed)
+    assert lease.expires_at <= renewed.lease.expires_at < lease.expires_at + LONG
+
+
+def test_a_lease_whose_records_were_deleted_is_lost(server, store, prefix, opening):
+    lease = granted(store)
+    server.ctl("del", "--prefix", f"{prefix}/")
+    assert isinstance(store.renew(lease), Lost)
+    assert isinstance(opening(f"etcd://{server.endpoint}/{prefix}").renew(lease), Lost)
+
+
+def test_a_lease_begins_after_the_one_before_it_whatever_a_members_clock_says(
+    server, store, prefix, opening
+):
+    """As if the member that wrote the earlier lease had a clock that is an hour ahead."""
+    lease = granted(store)
+    [(key, text)] = server.keys(f"{prefix}/issues/acme%2Fshop/7/open").items()
+    ended_at = lease.expires_at + timedelta(hours=1)
+    server.put(key, json.dumps(json.loads(text) | {"expires_at": ended_at.isoformat()}))
+    server.ctl("del", f"{prefix}/issues/acme%2Fshop/7/held")  # as at the end of its time
+    other = opening(f"etcd://{server.endpoint}/{prefix}")
+    assert granted(other, "b").granted_at >= ended_at
+
+
+def test_without_a_record_no_fence_was_granted(store):
+    assert store.highest() == 0
+
+
 def test_an_operator_reads_a_holder_with_etcdctl(server, store, prefix):
     lease = granted(store, "9f3ac2d1e0b4", holder="Ada's laptop")
     lines = server.ctl("get", f"{prefix}/live/ready/", "--prefix", "--print-value-only")
@@ -394,6 +456,14 @@ def test_a_waiter_waits_for_the_painting_of_an_ending(server, store, prefix, ope
     assert isinstance(other.acquire(bid(ISSUE, "b", LONG)), Granted)
 
 
+def test_a_free_issue_is_not_waited_for(server, store, prefix, opening):
+    end(store, granted(store))
+    for waiter in (store, opening(f"etcd://{server.endpoint}/{prefix}")):
+        began = seconds()
+        waiter.await_end(ISSUE, 30)
+        assert seconds() - began < 30
+
+
 def test_a_wait_is_over_when_its_time_is(store):
     store.await_end(ISSUE, 60)  # nobody holds it
     granted(store)
@@ -546,6 +616,9 @@ def test_connections_that_died_while_idle_are_replaced(relayed):
 def test_the_first_endpoint_may_be_dead(server, prefix, opening):
     store = opening(f"etcd://127.0.0.1:{free_port()},{server.endpoint}/{prefix}")
     end(store, granted(store))
+    dead, _ = store._gateway._endpoints
+    dead.ask = lambda *_: pytest.fail("a dead endpoint was asked first again")
+    end(store, granted(store, "b"))
     with pytest.raises(Outage):
         opening(f"etcd://127.0.0.1:{free_port()},127.0.0.1:{free_port()}/x").read(ISSUE)
 
@@ -786,7 +859,6 @@ def test_a_full_database_is_damage(opening):
 
 def test_another_server_than_etcd_is_damage(opening, tmp_path):
     import functools
-    import http.server
 
     class Quiet(http.server.SimpleHTTPRequestHandler):
         def log_message(self, *args):

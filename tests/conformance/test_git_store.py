@@ -543,9 +543,12 @@ def test_a_claim_a_renewal_and_an_ending_are_one_push_each(harness, tmp_path, mo
         asked = [set(line.split()) for line in log.read_text().splitlines()]
         return tuple(sum(verb in words for words in asked) for verb in ("push", "fetch"))
 
-    held = []
+    held, renewed = [], []
     assert cost(lambda: held.append(held_by(one, "a"))) == (1, 0)
-    assert cost(lambda: one.renew(held[0])) == (1, 0)
+    assert cost(lambda: renewed.append(one.renew(held[0]))) == (1, 0)
+    assert renewed[0].lease.expires_at > held[0].expires_at, "no reader sees that it was renewed"
+    assert cost(lambda: one.read(ISSUE)) == (0, 1)
+    assert "cat-file" not in log.read_text(), "what we have written is remembered"
     assert cost(lambda: two.acquire(bid(ISSUE, "b", TTL))) == (1, 1), "refused, and then looked"
     assert cost(lambda: two.acquire(bid(ISSUE, "b", TTL))) == (0, 1)
     assert cost(lambda: two.read(ISSUE)) == (0, 1)
@@ -839,6 +842,7 @@ def test_a_password_is_neither_among_a_commands_words_nor_in_an_error(tmp_path, 
         "git://bob:hunter2@127.0.0.1:9/x.git",
         "bob:hunter2@127.0.0.1:x.git",
         "bob:hun/hunter2@127.0.0.1:x.git",
+        "git@127.0.0.1:hunter2@x.git",
         "ext::sh -c hunter2",
         "https::https://bob:hunter2@127.0.0.1/x",
         "-http://bob:hunter2@127.0.0.1/x",
@@ -863,12 +867,20 @@ def test_a_secret_that_could_be_seen_is_a_wrong_setting_that_is_not_repeated(tmp
         ("git@127.0.0.1:acme/x.git", "git:git@127.0.0.1:acme/x.git"),
         ("git@[::1]:x.git", "git:git@[::1]:x.git"),
         ("file:///srv/x.git", "git:file:///srv/x.git"),
+        ("file:///srv/a@b.git", "git:file://b.git"),
         ("./a:b@c", "git:./a:b@c"),
     ],
 )
 def test_addresses_without_a_secret_are_taken(tmp_path, address, name):
     store = GitLeases.connect(f"git:{address}", tmp_path / "objects", root=tmp_path)
     assert store.name == name
+
+
+def test_a_path_below_the_home_folder_is_found(harness, monkeypatch):
+    monkeypatch.setenv("HOME", str(harness.folder))
+    store = GitLeases.connect("git:~/remote.git", harness.folder / "x", root=harness.folder)
+    assert held_by(store, "a").run == "a"
+    assert isinstance(harness.store.acquire(bid(ISSUE, "b", TTL)), Busy)
 
 
 def test_relative_paths_begin_where_the_settings_are(harness):

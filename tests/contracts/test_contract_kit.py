@@ -115,6 +115,15 @@ def test_paths_and_documents_name_nobody():
     assert redacted("POST", address, {}, content=document).asked == "query Look"
 
 
+def test_a_path_names_no_app():
+    names = Names("acme/shop", "My-App[bot]", "https://api.github.com")
+    answered = Answered(200, {}, b"{}", LocalTime(0.0))
+    for login in ("my-app%5Bbot%5D", "My-App[bot]"):
+        path = f"/repos/acme/shop/collaborators/{login}/permission"
+        asked = names.redacted("GET", path, b"", answered).asked
+        assert asked == "GET /repos/OWNER/REPO/collaborators/LOGIN/permission"
+
+
 @pytest.mark.parametrize("secret", [SECRET, "jane@example.com", "-----BEGIN RSA PRIVATE KEY-----"])
 def test_what_looks_like_a_secret_all_the_same_is_not_written(fake, secret):
     with pytest.raises(ValueError, match="looks like a secret"):

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from dibs.core.agent_dialect import their_release
 from dibs.core.following import (
     LinkedPull,
     PullFate,
@@ -17,7 +18,7 @@ from dibs.core.ids import IssueRef, StageName
 from dibs.core.issue import Person
 from dibs.core.pipeline import People
 
-from .builders import at, edited
+from .builders import at, edited, make_comment
 
 OPEN, MERGED, UNMERGED = PullFate.OPEN, PullFate.MERGED, PullFate.UNMERGED
 ANN = Person("ann")
@@ -111,6 +112,20 @@ def test_the_last_run_that_led_into_the_stage_is_when_it_was_entered():
     assert entered_at(StageName("pr-open"), [first, late]) == at(0), "too late counts for nothing"
     assert entered_at(StageName("pr-open"), [back]) is None
     assert entered_at(StageName("pr-open"), []) is None
+
+
+def test_without_a_card_the_run_whose_release_names_a_pull_request_led_into_the_stage():
+    url = "https://github.com/acme/shop/pull/32"
+    claim = make_comment("<!-- agent-claim:codename=lucius firing_id=f ts=x -->", 1, 10)
+    other = make_comment("<!-- agent-claim:codename=lucius firing_id=g ts=x -->", 2, 12)
+    release = make_comment(their_release("lucius", "f", "success", "x", pr=url), 3, 20)
+    nameless = make_comment(their_release("lucius", "g", "failed", "x"), 4, 25)
+    forged = replace(release, id=5, created_at=at(30), by_writer=False)
+    entered = entered_at(StageName("pr-open"), [claim, other, release, nameless, forged])
+    assert entered == at(10)
+    assert entered_at(StageName("pr-open"), [other, release]) == at(20)
+    card = edited("a", "released", 6, 5, updated=9, prev=20, **TO_PR)
+    assert entered_at(StageName("pr-open"), [claim, release, card]) == at(5)
 
 
 @pytest.mark.parametrize(("opened", "by_it"), [(-1, False), (0, True), (9, True), (10, False)])

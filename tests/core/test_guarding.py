@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from dibs.core.agent_dialect import firing_holder
+from dibs.core.agent_dialect import firing_holder, their_release
 from dibs.core.fold import standing_on_comments
 from dibs.core.following import LinkedPull, PullFate
 from dibs.core.ids import Fence, HolderId, IssueRef, RunId
@@ -17,10 +17,15 @@ from dibs.hook.rules import Pusher, judge_push
 from .builders import REF, RULES, at, bid, edited, make_comment, make_issue, revoke
 
 ANN = Person("ann")
+CLAIM = "<!-- agent-claim:codename=lucius firing_id={} ts=x -->"
+PULL = "https://github.com/acme/shop/pull/32"
 HELD = edited("a", "held", 5, 0, prev=20, updated=1, ttl=100)
 EXPIRED = edited("a", "held", 5, 0, prev=20, updated=1, ttl=20)
+NAMED = [
+    make_comment(CLAIM.format("f"), 5, 10),
+    make_comment(their_release("lucius", "f", "success", "x", pr=PULL), 6, 20),
+]
 RETURNED = edited("a", "released", 5, 0, prev=20, updated=10)
-CLAIM = "<!-- agent-claim:codename=lucius firing_id={} ts=x -->"
 ME = Pusher(runs=frozenset({RunId("a")}))
 STRANGER = Pusher()
 
@@ -213,6 +218,9 @@ BRANCH = Pusher(branches=frozenset({"fix"}))
         ([], [pull(PullFate.MERGED, ended=at(30))], STRANGER, []),  # not followed yet
         ([], [pull(PullFate.UNMERGED, ended=at(30))], STRANGER, []),
         ([MOVED_ON], [pull(PullFate.UNMERGED, ended=at(-5))], STRANGER, ["PULL_OPEN"]),
+        # One that ended before the old runner whose release names another.
+        (NAMED, [pull(PullFate.UNMERGED, ended=at(5))], STRANGER, ["PULL_OPEN"]),
+        (NAMED, [pull(PullFate.UNMERGED, ended=at(15))], STRANGER, []),
     ],
 )
 def test_a_stage_that_follows_a_pull_request_is_refused_to_all_but_its_author(

@@ -74,7 +74,11 @@ def test_an_addition_that_is_interrupted_says_what_it_made(hub, tmp_path, words)
         hub.observers.remove(interrupt)
     assert done.returncode == 130
     told = [line for line in (done.stderr if words else done.stdout).splitlines() if line]
-    assert told == ["acme/shop#1 issue 0 (ready)", "acme/shop#2 issue 1 (ready)"]
+    rest = "interrupted: 2 of 25 are there; the same with --once makes the rest"
+    there = ["acme/shop#1 issue 0 (ready)", "acme/shop#2 issue 1 (ready)"]
+    assert told == ([*there, rest] if words else there)
+    assert done.stderr.splitlines()[-1:] == [rest]
+    assert "" not in done.stderr.splitlines()
 
 
 @pytest.mark.parametrize("wrong", [Wrong.DROP_AFTER, Wrong.ERROR_AFTER, Wrong.DROP_BEFORE])

@@ -7,7 +7,9 @@ import pytest
 from tests.core.builders import ruling
 
 from dibs.adapters.github.control import GithubControl
+from dibs.adapters.github.limits import Purpose
 from dibs.adapters.github.shapes import Translator
+from dibs.adapters.github.trust import LOOKUPS, Judging
 from dibs.adapters.wrappers.trackers import SignedTracker
 from dibs.core.card import Card, CardState, render_card, render_revoke
 from dibs.core.eligibility import PauseScope
@@ -236,6 +238,27 @@ def test_a_heartbeat_does_not_fail_by_strangers(hub, ref, graphql):
     word = render_revoke(Revocation(RunId("aaaaaaaaaaaa"), "colleague", "stop", force=False))
     hub.acting("colleague").create_comment(hub.issue(int(ref.key)), word)
     assert not isinstance(held.renew(shown.lease), Renewed)
+
+
+@BOTH
+def test_a_private_member_is_believed_as_the_author_of_an_issue(hub, graphql):
+    a_private_member(hub)
+    ref = hub.client("alice").create(Draft("hers")).ref
+    reader = hub.client("colleague", graphql=graphql)
+    read = reader.read(ref)
+    assert not read.issue.by_writer, "only members know that she is one"
+    assert reader.with_authors(read).issue.by_writer
+
+
+def test_the_list_is_fetched_as_long_as_a_lookup_is_left(hub):
+    for login in ("colleague", "fleet"):
+        hub.state.join("acme", login, public=False)
+    judging = Judging(hub.client("colleague").trust, Purpose.LOOK)
+    strangers = [hub.hub.user(f"stranger{number}") for number in range(LOOKUPS + 2)]
+    for login in strangers[: LOOKUPS - 1]:
+        assert judging.author(login, associated=False) is False
+    rest = strangers[LOOKUPS - 1 :]
+    assert judging.authors((login, False) for login in rest) == dict.fromkeys(rest, False)
 
 
 @BOTH

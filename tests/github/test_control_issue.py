@@ -415,6 +415,32 @@ def test_a_control_issue_with_comments_that_nobody_sees_stops_the_fleet_for_ten_
         control.granter()
 
 
+def over_rest(control, tracker):
+    control.granter()
+
+
+def over_graphql(control, tracker):
+    tracker.find_control()
+
+
+@pytest.mark.parametrize("reading", [over_rest, over_graphql])
+def test_a_hidden_comment_that_is_shown_again_excuses_no_late_one(hub, reading):
+    control, tracker, clock = control_of(hub)
+    control.appoint(COMMENTS, instead_of=None)
+    hub.acting("mallory").create_comment(hub.issue(1), "spam")
+    hub.hub.faults.add(Fault(Wrong.SHORT, kind=COMMENTS_LISTED))
+    clock.sleep(660)
+    assert control.granter() == COMMENTS
+    hub.hub.faults.clear()
+    reading(control, tracker)
+    assert control.worries() == ()
+    other, _, _ = control_of(hub, "colleague", clock=clock)
+    assert other.appoint(REDIS, instead_of=COMMENTS) == REDIS
+    hub.hub.faults.add(Fault(Wrong.SHORT, kind=COMMENTS_LISTED))
+    with pytest.raises(Unavailable, match="2 of the control issue's 3 comments"):
+        control.granter()
+
+
 # Room
 
 

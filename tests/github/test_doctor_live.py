@@ -186,6 +186,13 @@ def test_what_cannot_be_cleaned_up_is_named(hub, tmp_path):
     assert "acme/shop#1 is still open" in found["scratch"][1]
 
 
+def test_a_scratch_issue_whose_reply_was_lost_is_told_of(hub, tmp_path):
+    hub.faults.add(Fault(Wrong.DROP_AFTER, kind="^POST /repos/{owner}/{repo}/issues$"))
+    done = doctor(hub, tmp_path)
+    assert done.returncode != 0
+    assert "an issue with the label dibs:scratch may be open" in done.stderr + done.stdout
+
+
 @pytest.mark.parametrize("tracker", ["memory:", "sqlite:backlog.db"])
 def test_a_tracker_of_this_machine_has_nothing_to_try(hub, tmp_path, tracker):
     if tracker.startswith("sqlite"):

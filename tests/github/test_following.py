@@ -328,3 +328,61 @@ def test_a_named_pull_request_that_cannot_be_seen_decides_nothing(hub, fleet):
     fleet.tracker.comment(lost, their_release("x", "y", "z", "now", pr=url))
     assert fleet.follow() == []
     assert fleet.labels(ref) == {"agent:pr-open"}
+
+
+def also_named(hub, fleet, ref, *, runner="lucius"):
+    """A second pull request, whose text says nothing of the issue; a release names it."""
+    hub.clock.advance(5)
+    pull = hub.acting("fleet").create_pull(
+        hub.state.named(REPOSITORY), "Mend it again", "fix-2", "main"
+    )
+    url = f"{hub.hub.url}/{REPOSITORY}/pull/{pull.number}"
+    fleet.tracker.comment(ref, their_release(runner, "f2", "success", "now", pr=url))
+    hub.clock.advance(5)
+    return pull
+
+
+def test_a_named_pull_request_is_followed_beside_an_earlier_linked_one(hub, fleet):
+    ref, first = in_review(hub, fleet)
+    hub.acting("colleague").edit_pull(hub.issue(first.number), state="closed")
+    assert fleet.follow() == [Follow.MOVED_BACK]
+    hub.clock.advance(5)
+    fleet.work(ref)
+    second = also_named(hub, fleet, ref, runner="w1")
+    assert fleet.follow() == []
+    assert fleet.labels(ref) == {"agent:pr-open"}
+    hub.acting("colleague").merge_pull(hub.issue(second.number))
+    assert fleet.follow() == [Follow.MOVED_ON]
+
+
+@pytest.mark.parametrize("first_merged", [True, False])
+@pytest.mark.parametrize("merged", [True, False])
+def test_an_old_runners_named_pull_request_decides_after_an_earlier_linked_one(
+    hub, fleet, first_merged, merged
+):
+    """The earlier one ended before the old runner's run, so it decides nothing any more."""
+    ref = fleet.add()
+    first = pull_for(hub, ref)
+    if first_merged:
+        hub.acting("colleague").merge_pull(first)
+        hub.acting("colleague").edit_issue(hub.issue(int(ref.key)), state="open")
+    else:
+        hub.acting("colleague").edit_pull(first, state="closed")
+    second = also_named(hub, fleet, ref)
+    fleet.tracker.edit_labels(ref, add=["agent:pr-open"], remove=["agent:implement"])
+    assert fleet.follow() == []
+    assert fleet.labels(ref) == {"agent:pr-open"}
+    if merged:
+        hub.acting("colleague").merge_pull(hub.issue(second.number))
+    else:
+        hub.acting("colleague").edit_pull(hub.issue(second.number), state="closed")
+    assert fleet.follow() == [Follow.MOVED_ON if merged else Follow.MOVED_BACK]
+
+
+def test_a_strangers_pull_request_does_not_hide_the_named_one(hub, fleet):
+    ref, pull = named_in_review(hub, fleet)
+    pull_for(hub, ref, "mallory", "mallory:x")
+    assert fleet.follow() == [Follow.LABELLED]
+    hub.acting("colleague").merge_pull(hub.issue(pull.number))
+    hub.clock.advance(5)
+    assert fleet.follow() == [Follow.MOVED_ON]

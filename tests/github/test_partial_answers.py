@@ -16,6 +16,7 @@ from dibs.adapters.github.replies import (
     graphql_errors,
     limit_among,
 )
+from dibs.adapters.github.shapes import RestIssue, decode
 from dibs.core.card import CardState
 from dibs.core.errors import (
     IssueHidden,
@@ -153,6 +154,38 @@ def test_an_issue_of_another_number_or_repository_is_not_taken_for_this_one(hub,
         assert lied_to.read_many([ref]) == {}
 
 
+def test_over_rest_an_issue_of_another_number_is_not_taken_for_this_one(hub, ref):
+    door = hub.client(graphql=False).door
+    shape = decode(door.look(f"/issues/{ref.key}", purpose=Purpose.LOOK).body, RestIssue)
+    assert door.insist_on(ref, shape) is shape
+    with pytest.raises(IssueMoved):
+        door.insist_on(IssueRef(REPOSITORY, "77"), shape)
+
+
+def test_an_issue_whose_timeline_is_not_shown_is_read_all_the_same(hub, ref):
+    def hidden(reply):
+        reply.data["repository"]["issue"]["timelineItems"] = None
+        return reply
+
+    assert answering(hub.client(), hidden).read(ref).issue.labels == {"stage:ready"}
+
+
+def test_an_edit_that_is_not_listed_counts_as_the_authors(hub):
+    """The editor that GitHub names is only the last one."""
+    acting = hub.acting("mallory")
+    made = acting.create_issue(hub.state.named(REPOSITORY), "one", body="text")
+    hub.clock.advance(2)
+    hub.acting().edit_issue(made, body="better")
+
+    def unlisted(reply):
+        reply.data["repository"]["issue"]["userContentEdits"]["nodes"] = []
+        return reply
+
+    changed = answering(hub.client(), unlisted).read(IssueRef(REPOSITORY, str(made.number)))
+    assert changed.issue.changed is not None
+    assert changed.issue.changed.by == "mallory"
+
+
 @pytest.mark.parametrize("graphql", [True, False])
 @pytest.mark.parametrize("number", [2**31, 9_999_999_999, 10**17])
 def test_a_number_that_no_issue_can_have_is_no_such_issue(hub, number, graphql):
@@ -262,6 +295,15 @@ def test_an_error_above_or_without_a_place_makes_a_reading_not_whole(hub, ref, p
         broken.read_many([ref])
 
 
+def test_an_unclear_error_at_a_named_pull_request_is_not_taken_for_its_absence(hub, ref):
+    def change(reply):
+        path = ("repository", "p0")
+        return replace(reply, errors=(GraphqlError("SOMETHING_NEW", path, "timed out"),))
+
+    with pytest.raises(Unavailable, match="timed out"):
+        answering(hub.client(), change).pulls_named([ref])
+
+
 @pytest.mark.parametrize("cut", list(Cut))
 def test_too_large_a_look_is_halved_at_once_and_grows_slowly_again(hub, ref, cut):
     tracker = hub.client()
@@ -287,6 +329,20 @@ def test_lists_with_comments_are_halved_too(hub, ref):
     hub.hub.faults.add(Fault(Wrong.RESOURCE_LIMITS, cut=Cut.PATHLESS, nodes=8_000))
     (found,) = tracker.find_snapshots([IssueQuery(("stage:ready",), limit=100)])
     assert len(found.snapshots) == 60
+
+
+@pytest.mark.parametrize("use", ["read_many", "find_snapshots"])
+def test_no_reading_that_github_gave_up_is_sent_again_unchanged(hub, ref, use):
+    tracker = hub.client()
+    refs = [ref, *(tracker.create(Draft(f"{number}")).ref for number in range(4))]
+    hub.hub.faults.add(Fault(Wrong.RESOURCE_LIMITS, cut=Cut.PATHLESS))
+    ask = {
+        "read_many": lambda: tracker.read_many(refs),
+        "find_snapshots": lambda: tracker.find_snapshots([IssueQuery(("stage:ready",), limit=5)]),
+    }
+    with hub.counted() as counted, pytest.raises(Unavailable):
+        ask[use]()
+    assert sum(counted.values()) == 3, "five, two, one"
 
 
 def test_a_look_at_one_that_is_too_large_ends_in_an_outage_and_not_in_a_loop(hub, ref):
@@ -324,7 +380,7 @@ def test_a_spent_budget_is_known_by_each_of_its_names(kind):
 
 
 def test_an_issue_that_the_token_may_not_read_is_named_and_the_others_are_read(hub, ref, caplog):
-    tracker = hub.client()
+    tracker = hub.client(clock=hub.clock)
     draft = Draft("shown", labels=frozenset({"stage:ready"}))
     shown = [tracker.create(draft).ref for _ in range(2)]
     hub.hub.faults.add(Fault(Wrong.FORBIDDEN_NODE, number=int(ref.key)))

@@ -112,6 +112,16 @@ def test_over_rest_a_later_title_hides_no_strangers(hub):
     assert changed.by == "mallory"
 
 
+def test_over_rest_neither_a_label_nor_a_bots_title_is_a_strangers_edit(hub):
+    tidy_bot(hub)
+    hub.hub.user("sorter")
+    hub.state.grant(REPOSITORY, "sorter", Permission.TRIAGE)
+    ref, reader = opened_by(hub, "mallory"), hub.client(graphql=False)
+    hub.acting("sorter").add_labels(hub.issue(int(ref.key)), ["x"])
+    edit(hub, ref, "tidy[bot]", title="tidied")
+    assert reader.read(ref).issue.changed is None
+
+
 def test_over_rest_new_new_titles_are_seen_and_new_bodies_are_not(hub):
     ref, reader = opened_by(hub, "mallory"), hub.client(graphql=False)
     edit(hub, ref, "mallory", body="worse")

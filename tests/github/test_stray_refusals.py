@@ -4,14 +4,16 @@ from contextlib import ExitStack
 
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from msgspec.structs import replace
 
 from dibs.adapters.github.auth import AppInstallation, api_at
 from dibs.adapters.github.client import Purpose, Transport
-from dibs.adapters.github.replies import NoGraphql
+from dibs.adapters.github.replies import NoGraphql, graphql_errors
 from dibs.adapters.github.tracker import GithubTracker
 from dibs.core.card import CardState
 from dibs.core.durations import REFUSED
 from dibs.core.errors import (
+    IssueHidden,
     IssueLocked,
     NoSuchComment,
     NoSuchIssue,
@@ -209,6 +211,19 @@ def test_every_effect_that_a_replica_refuses_is_done_once(hub, client, ref, effe
     assert (not seen.issue.open) == isinstance(effect, CloseIssue)
 
 
+@pytest.mark.parametrize("wrong", [Wrong.UNAUTHORIZED_ONCE, Wrong.TOO_QUICKLY])
+def test_once_an_effect_was_repeated_no_error_says_that_nothing_was_done(hub, client, ref, wrong):
+    mine = held(client, ref)
+    hub.hub.faults.add(Fault(Wrong.NODE_NOT_FOUND_ONCE, kind="mutation", times=2))
+    hub.hub.faults.add(Fault(wrong, kind="POST .*comments", times=9))
+    with pytest.raises(Unavailable, match="changed") as refusal:
+        client.apply(ref, [edit(mine), PostComment("x")])
+    assert not isinstance(refusal.value, Unconfirmed)
+    hub.hub.faults.clear()
+    hub.clock.advance(120)
+    assert [one.body for one in client.read(ref).comments] == [HELD]
+
+
 @pytest.mark.parametrize("graphql", [True, False])
 def test_a_card_is_gone_only_if_its_own_endpoint_says_so_twice(hub, ref, graphql):
     client = hub.client(clock=hub.clock, graphql=graphql)
@@ -299,6 +314,80 @@ def test_a_repository_that_only_graphql_does_not_find_is_not_believed_to_be_gone
         client = GithubTracker(server.transport(), REPOSITORY)
         with pytest.raises(Unavailable, match="REST API finds it"):
             client.tally(["stage:ready"])
+
+
+REPOSITORY_REFUSED = {"type": "FORBIDDEN", "path": ["repository"], "message": "no"}
+ALL_REFUSED = {"type": "FORBIDDEN", "message": "no"}
+
+
+def refusing(client, errors):
+    """While there are errors, each takes the place of the answer to one GraphQL document."""
+    ask = client.door.transport.graphql
+
+    def graphql(document, variables, *, purpose):
+        reply = ask(
+            "query { viewer { login } }" if errors else document, variables, purpose=purpose
+        )
+        if not errors:
+            return reply
+        flaw = errors.pop(0)
+        data = {"repository": None} if "path" in flaw else {}
+        return replace(reply, data=data, errors=graphql_errors([flaw]))
+
+    client.door.transport.graphql = graphql
+    return client
+
+
+@pytest.mark.parametrize("flaw", [REPOSITORY_REFUSED, ALL_REFUSED], ids=["repository", "all"])
+def test_a_refusal_by_graphql_alone_is_asked_again_after_the_pause(hub, client, flaw):
+    before = hub.clock.passed_s
+    refusing(client, [flaw]).tally(["stage:ready"])
+    assert hub.clock.passed_s - before == REFUSED.pause_s
+
+
+@pytest.mark.parametrize("flaw", [REPOSITORY_REFUSED, ALL_REFUSED], ids=["repository", "all"])
+def test_two_refusals_by_graphql_count_once_rest_shows_the_repository(hub, client, flaw):
+    refusing(client, [flaw] * 9)
+    with hub.counted() as counted, pytest.raises(NotPermitted, match="refused: no"):
+        client.tally(["stage:ready"])
+    assert counted == {"graphql query viewer": 2, "GET /repos/{owner}/{repo}": 1}
+    hub.hub.faults.add(Fault(Wrong.ERROR_BEFORE, kind=r"GET /repos/\{owner\}/\{repo\}$"))
+    with pytest.raises(Unavailable):
+        client.tally(["stage:ready"])
+
+
+def test_a_beat_that_graphql_refuses_is_doubted_anew_after_a_success(hub, client, ref):
+    mine = held(client, ref)
+    errors = []
+    refusing(client, errors)
+    for _ in range(3):
+        errors.append(ALL_REFUSED)
+        before = hub.clock.passed_s
+        with pytest.raises(Unconfirmed):
+            client.apply(ref, [edit(mine)])
+        assert hub.clock.passed_s == before
+        hub.clock.advance(REFUSED.pause_s)
+        client.apply(ref, [edit(mine)])
+
+
+@pytest.mark.parametrize("part", [[], ["closedByPullRequestsReferences"]])
+def test_an_issue_is_hidden_only_if_github_says_so_twice(hub, client, ref, part):
+    client.read(ref)
+    ask = client.door.transport.graphql
+    left = [1]
+
+    def graphql(document, variables, *, purpose):
+        reply = ask(document, variables, purpose=purpose)
+        flaw = {"type": "FORBIDDEN", "path": ["repository", "issue", *part], "message": "no"}
+        return replace(reply, errors=graphql_errors([flaw] * bool(left and left.pop())))
+
+    client.door.transport.graphql = graphql
+    before = hub.clock.passed_s
+    assert client.read(ref).issue.ref == ref
+    assert hub.clock.passed_s - before == REFUSED.pause_s
+    left[:] = [1, 1]
+    with pytest.raises((IssueHidden, NotPermitted), match="no"):
+        client.read(ref)
 
 
 # Apps

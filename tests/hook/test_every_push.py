@@ -351,6 +351,44 @@ def test_on_github(hub, row):
     expect(*told(hub, row))
 
 
+def test_more_branches_than_are_looked_at_make_a_label_uncertain(hub):
+    """The author's branch may be among those that were not looked at."""
+    commit = hub.pushing.commit("Closes #{unlinked}".format(**hub.keys))
+    others = [f"agent/{number}" for number in range(6)]
+    updates = [(commit, f"refs/heads/{branch}", NOTHING) for branch in (*others, "batman/7")]
+    expect(hub.pushing.judged(*updates), "not checked: only 5 of its 7 branches were looked at")
+    expect(hub.pushing.judged(*updates[2:]), OUT)
+    expect(hub.pushing.judged(*updates[:5]), "PULL_OPEN")
+
+
+def test_issues_that_cannot_be_read_are_not_said_to_be_checked(hub):
+    held, free = (f"acme/shop#{hub.keys[key]}" for key in ("held", "free"))
+    both = hub.pushing.commit(f"Closes {held}, closes {free}")
+    hub.hub.faults.add(Fault(Wrong.FORBIDDEN_NODE, number=int(hub.keys["held"])))
+    try:
+        lenient = hub.pushing.judged(both)
+        hub.configure("acme/shop,acme/tools", strict="true")
+        strict = hub.pushing.judged(both)
+    finally:
+        hub.hub.faults.clear()
+        hub.configure("acme/shop,acme/tools")
+    expect(lenient, f"not checked: {held} cannot be read")
+    assert f"checked {free}: nobody else is at work" in lenient.err
+    assert f"checked {held}" not in lenient.err
+    assert strict.code == 1
+    assert f"could not be checked: {held} cannot be read" in strict.err
+
+
+def test_a_number_that_is_no_issue_is_not_said_to_be_checked(shop, hub):
+    done = shop.judged(shop.commit("Closes #999"))
+    expect(done, "dibs: the tracker has no issue #999")
+    assert "nobody else is at work" not in done.err
+    done = hub.pushing.judged(hub.pushing.commit("Closes #998"))
+    expect(done, "not checked: acme/shop#998 cannot be read: ")
+    assert "404 Not Found: it is not there, or this token may not see it" in done.err
+    assert "nobody else is at work" not in done.err
+
+
 def test_a_github_without_settings(hub):
     """Before the faults: dibs remembers for a while that a server did not answer."""
     settings = hub.clone.folder / "dibs.toml"

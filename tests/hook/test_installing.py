@@ -219,7 +219,7 @@ def test_a_folder_of_the_repository_that_is_called_like_us_is_not_run(clone):
 def test_outside_of_a_repository_there_is_nowhere_to_put_it(tmp_path, clone):
     done = clone.beside(tmp_path).dibs("hook", "install")
     assert done.code == 1
-    assert "no git repository" in done.err
+    assert "is in no git repository: run it again inside one" in done.err
 
 
 def test_a_folder_that_cannot_be_written_is_named(clone):

@@ -388,8 +388,15 @@ def test_a_repository_without_a_backlog_is_left_alone_and_told_so(clone):
     pushed = clone.push("main")
     assert pushed.went_out
     assert "nothing was checked: there is no backlog in" in pushed.err
-    assert "GH_ORG is not set" in pushed.err
+    assert "GH_ORG is not set; dibs hook uninstall removes this hook" in pushed.err
     assert not (clone.folder / ".dibs").exists()
+
+
+def test_a_backlog_that_was_never_made_refuses_if_it_has_to_be_sure(clone):
+    assert clone.dibs("hook", "install").code == 0
+    clone.write("dibs.toml", "[hook]\nstrict = true\n")
+    clone.commit("Closes #1")
+    assert clone.push("main").refused("could not be checked: there is no backlog in", "strict")
 
 
 # Rubbish, and too much

@@ -266,6 +266,7 @@ def test_a_fleet_needs_no_settings_but_its_environment(hub, clone):
     hub.acting().add_labels(hub.issue(key), ["agent:pr-open"])
     assert push(**fleet).refused(f"acme/shop#{key} PULL_OPEN")
     assert push("http://127.0.0.1/me/shop.git", **fleet).refused("PULL_OPEN"), "a fork"
+    assert push("ssh://git@ssh.127.0.0.1:443/acme/shop", **fleet).refused("PULL_OPEN")
     assert push("git@acme-work:acme/shop.git", **fleet).refused("PULL_OPEN"), "an alias of ssh's"
     hub.acting().remove_label(hub.issue(key), "agent:pr-open")
     pushed = push(**fleet)
@@ -275,6 +276,8 @@ def test_a_fleet_needs_no_settings_but_its_environment(hub, clone):
     for address, environment, words in (
         ("https://gitlab.example/acme/shop.git", fleet, "is no repository on 127.0.0.1"),
         (str(clone.remote), fleet, "is no repository on 127.0.0.1"),
+        ("https://gist.127.0.0.1/acme/shop.git", fleet, "is no repository on 127.0.0.1"),
+        ("", fleet, "the remote has no address: no repository"),
         ("http://127.0.0.1/acme/shop.git", {}, "GH_ORG is not set"),
     ):
         pushed = push(address, **environment)
@@ -301,6 +304,20 @@ def test_a_server_that_is_slow_warns_and_lets_pass_unless_it_has_to_be_sure(hub,
         hub.hub.faults.clear()
     assert pushed.went_out
     assert "was not checked" in pushed.err
+
+
+def test_a_refusal_is_reported_at_once_and_not_as_silence(hub, clone):
+    """A second refusal would come after five seconds, and the hook waits for three."""
+    hub.branch("mend", f"Closes #{hub.add()}")
+    pushed = clone.push("mend:refs/heads/one", GITHUB_TOKEN="wrong")
+    assert pushed.went_out
+    assert "the push was not checked: " in pushed.err
+    assert "GitHub answered 401 Bad credentials" in pushed.err
+    assert "asking again" not in pushed.err
+    hub.configure("acme/nosuch", strict="true")
+    pushed = clone.push("mend")
+    assert pushed.refused("could not be checked", "/repos/acme/nosuch", "404 Not Found")
+    assert "asking again" not in pushed.err
 
 
 def test_a_server_that_is_gone_and_a_token_that_is_missing_let_pass(hub, clone):

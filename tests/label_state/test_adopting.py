@@ -244,6 +244,17 @@ def test_an_open_pull_request_says_what_a_queue_label_beside_it_is_worth(hub):
     assert hub.labels(number) == {"agent:pr-open"}
 
 
+def test_a_strangers_pull_request_does_not_take_a_persons_queue_label_off(hub):
+    number = hub.issue("agent:implement", "agent:pr-open")
+    repository = hub.hub.state.named(hub.repository)
+    hub.hub.acting("mallory").create_pull(
+        repository, "spam", "mallory:x", "main", body=f"Fixes #{number}"
+    )
+    _, answer = migrate("--apply")
+    assert told(answer) == {number: ["IN_DOUBT"]}
+    assert hub.labels(number) == {"agent:implement", "agent:pr-open"}
+
+
 def test_an_agents_own_label_counts_where_its_claim_is(hub):
     number = hub.issue("robin-pr-open")
     old = OldRunner(hub, "robin", "r1")

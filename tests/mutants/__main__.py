@@ -45,16 +45,28 @@ class Package(NamedTuple):
 PACKAGES = {
     "core": Package(("core/*.py",), _SERVICES),
     "services": Package(("services/*.py",), _SERVICES),
-    "sqlite": Package(("adapters/sqlite/*.py",), (*_STORE, *_SERVICES)),
+    "sqlite": Package(
+        ("adapters/sqlite/*.py",),
+        (*_STORE, *_SERVICES, "tests/architecture/test_embedded_database.py"),
+    ),
     "redis": Package(("adapters/redis/*.py",), _STORE),
     "postgres": Package(("adapters/postgres/*.py",), _STORE),
     "etcd": Package(("adapters/etcd/*.py",), _STORE),
-    "git": Package(("adapters/git/*.py",), _STORE),
+    "git": Package(("adapters/git/*.py",), (*_STORE, "tests/worktrees/test_git_program.py")),
     "trust": Package(
         ("adapters/github/trust.py", "adapters/github/shapes.py"),
         tuple(
             f"tests/github/test_{part}.py"
-            for part in ("believing", "forgery", "partial_answers", "tracker_refusals")
+            for part in (
+                "account",
+                "believing",
+                "forgery",
+                "partial_answers",
+                "people_and_keys",
+                "strangers",
+                "tracker_refusals",
+                "tracker_requests",
+            )
         ),
     ),
     "fencing": Package(("fencing/*.py",), ("tests/fencing",)),
@@ -132,6 +144,9 @@ def main(words: Sequence[str] | None = None) -> int:
             for name, mutants in everything.items()
         }
         draw = {name: mutants for name, mutants in draw.items() if mutants}
+        if strange := set(wanted) - {one.id for mutants in draw.values() for one in mutants}:
+            print(f"no mutant of today has the id {', '.join(sorted(strange))}: see --list")
+            return 2
     else:
         draw = {name: drawn(everything[name], options.seed, options.count) for name in chosen}
     if options.list:
@@ -209,6 +224,8 @@ def _options(words: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(words)
     if options.sample:
         options.packages, options.count = "core,services", 20
+    if strange := set(options.packages.split(",")) - PACKAGES.keys():
+        parser.error(f"there is no package {', '.join(sorted(strange))}")
     return options
 
 

@@ -157,6 +157,7 @@ def _measure(folder: Path, names: list[str], digests: dict[str, str], processes:
         str(path.relative_to(ROOT)): path.read_text("utf-8").splitlines()
         for path in sorted(SOURCE.rglob("*.py"))
     }
+    print(f"measuring which lines {len(names)} test files run ...", file=sys.stderr, flush=True)
     shutil.rmtree(folder, ignore_errors=True)  # what an interrupted run has left
     folder.mkdir()
     command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.mutants.covering"]

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from . import mutating
-from .__main__ import PACKAGES, Accepted, all_mutants, drawn, table
+from .__main__ import PACKAGES, Accepted, all_mutants, drawn, main, table
 from .covering import in_turn
 from .killing import Fate, Trial
 from .mutating import mutants_of
@@ -137,3 +137,14 @@ def test_what_may_live_lowers_no_rate_and_what_nothing_reaches_does():
     text, rate = table({"fencing": trials}, Counter(fencing=5))
     assert rate == pytest.approx(1 / 3)
     assert text.splitlines()[-1].split() == ["all", "8", "1", "5", "2", "33.3%"]
+
+
+@pytest.mark.parametrize("words", [["--one", "00000000"], ["--packages", "core,cores"]])
+def test_an_id_or_a_package_that_is_none_is_not_told_as_all_killed(words, capsys):
+    try:
+        code = main(words)
+    except SystemExit as ended:
+        code = ended.code
+    assert code == 2
+    told = capsys.readouterr()
+    assert words[1].split(",")[-1] in told.out + told.err

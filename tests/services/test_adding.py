@@ -84,6 +84,22 @@ def test_an_issue_whose_reply_was_lost_is_found_and_not_made_twice(desk):
     )
 
 
+@pytest.mark.parametrize("worked", ["moved on", "closed"])
+def test_an_issue_that_was_worked_before_the_look_is_not_made_twice(desk, worked):
+    def lose(call):
+        if call.name == "create":
+            desk.wire.after = lambda _: None
+            (made,) = desk.tracker.find(IssueQuery(limit=2)).issues
+            if worked == "closed":
+                desk.tracker.close(made.ref)
+            desk.tracker.edit_labels(made.ref, add=["stage:doing"], remove=["stage:ready"])
+            raise Unavailable("the reply was lost")
+
+    desk.wire.after = lose
+    assert desk.add("a") == ([("a", True)], None)
+    assert desk.titles == ["a"]
+
+
 def test_an_issue_of_ours_with_the_same_title_is_not_taken_for_the_lost_one(desk):
     lost = iter([False, True, False])
 
@@ -103,6 +119,17 @@ def test_an_issue_that_was_not_made_is_sent_again_and_then_given_up(desk):
     said, error = desk.add("b")
     assert (said, type(error)) == ([], Unavailable)
     assert desk.titles == ["a"]
+
+
+def test_an_issue_of_the_same_title_with_another_text_is_not_taken_for_ours(desk):
+    def rival(call):
+        if call.name == "create" and not desk.titles:
+            desk.tracker.create(Draft("a", "theirs", frozenset({"stage:ready"})))
+            raise Unavailable("no answer")
+
+    desk.wire.before = rival
+    assert desk.add("a") == ([("a", True)], None)
+    assert desk.titles == ["a", "a"]
 
 
 def test_limits_are_waited_for_as_long_as_asked_and_each_wait_is_told(desk):

@@ -7,7 +7,7 @@ from dibs.adapters.memory.tracker import MemoryTracker
 from dibs.core.issue import Draft
 from dibs.core.labels import AddLabels, EditComment, Painting, PostComment, RemoveLabels
 from dibs.ports.tracker import Applies
-from dibs.services.effects import paint_ending
+from dibs.services.effects import _take_back, paint_ending
 from dibs.testing.clock import FakeClock
 
 from .world import Wire
@@ -118,3 +118,23 @@ def test_labels_that_somebody_keeps_undoing_are_not_said_to_be_shown(clock, undo
     after = wire.adapter.read(issue)
     assert "claimed" in after.issue.labels
     assert after.comments == ()
+
+
+def test_nothing_is_put_right_by_a_list_that_lacks_comments(clock):
+    """The last card shows where the issue stands, and it may be among those that are missing."""
+    tracker = MemoryTracker(clock.server_now)
+    whole = tracker.read(an_issue(tracker))
+    torn = replace(whole, issue=replace(whole.issue, comment_count=1))
+    written = []
+
+    def write(effects):
+        written.append(effects)
+        return whole
+
+    def by_the_cards(snapshot):
+        stands = STEPS[1:] if snapshot.complete else STEPS
+        return Painting(putting_right=lambda added: stands if added else ())
+
+    added = frozenset({"stage:ready"})
+    _take_back(write, torn, by_the_cards, added)
+    assert written == [(), STEPS[1:]]

@@ -5,6 +5,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from dibs.adapters.memory.control import MemoryGranters
+from dibs.core.eligibility import ReasonCode
+from dibs.core.granter import Appointed
+from dibs.core.ids import Fence
+from dibs.services.backlog import Granting
 from dibs.settings import load as config
 from dibs.wiring.services import granter_name, place_of
 
@@ -53,3 +58,11 @@ def test_a_name_leads_back_to_its_store():
 @pytest.mark.parametrize("leases", ["auto", "comments"])
 def test_leases_on_github_are_kept_in_its_comments_however_that_is_spelt(leases):
     assert granter_name(settings(leases, tracker="github:acme/shop")) == "comments"
+
+
+def test_a_grant_of_another_store_is_refused_because_of_that_and_not_of_its_fence():
+    granters = MemoryGranters()
+    granters.appoint(Appointed("there", floor=Fence(9)), instead_of=None)
+    reason = Granting(granters, "here").refusal_of(Fence(3))
+    assert reason is not None
+    assert reason.code is ReasonCode.GRANTED_ELSEWHERE

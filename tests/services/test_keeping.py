@@ -518,6 +518,25 @@ def test_supervision_renews_whatever_the_work_is_doing(world):
     assert keeper.lease.beats == 3
 
 
+def test_a_lease_that_nothing_watches_is_not_trusted(world):
+    """There was a thread to renew it, and none to notice that its renewals hang."""
+
+    class LastThread(SystemThreads):
+        def start(self, work, name):
+            if name.startswith("dibs-watch"):
+                raise RuntimeError("can't start new thread")
+            return super().start(work, name)
+
+    keeper = world.process().hold(world.add())
+    supervision = Supervision(keeper, world.clock, LastThread())
+    try:
+        assert keeper.over.wait(10)
+    finally:
+        supervision.stop()
+    with pytest.raises(LeaseLost, match="watch"):
+        keeper.check()
+
+
 def test_supervision_tells_the_work_when_the_lease_is_lost(world):
     keeper = world.process().hold(world.add())
     supervision = Supervision(keeper, world.clock, SystemThreads())

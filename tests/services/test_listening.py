@@ -11,7 +11,7 @@ from dibs.core.card import Card, CardState, render_card
 from dibs.core.errors import Unwritable
 from dibs.core.ids import HolderId, IssueRef, RunId, ServerTime, StageName
 from dibs.ports.system import Happening, Present, Rubbish
-from dibs.services.listening import Did, Listening, may_free_an_issue
+from dibs.services.listening import Did, Listening, may_free_an_issue, stops_work
 from dibs.testing.clock import EPOCH
 
 from .clock import WatchedClock
@@ -343,6 +343,11 @@ def test_nothing_is_left_lying_about(tmp_path):
 
 
 # What stops work
+
+
+def test_what_else_is_closed_stops_nobody():
+    assert stops_work(issues("closed"), PIPELINE)
+    assert not stops_work(replace(issues("closed"), event="discussion"), PIPELINE)
 
 
 @pytest.mark.parametrize(

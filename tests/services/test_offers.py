@@ -125,6 +125,13 @@ def test_who_waits_gets_the_next_one_that_becomes_free(world):
     assert claim_next(world, wait_s=TTL_S) == issue
 
 
+def test_the_last_second_of_a_wait_is_waited_too(world):
+    issue = world.add()
+    world.process("dead").claimed(issue)
+    world.clock.advance(TTL_S - 0.3)
+    assert claim_next(world, wait_s=0.9) == issue
+
+
 def test_on_a_tracker_that_costs_an_offer_is_two_lists():
     world = CostlyWorld()
     lost, free = world.add(), world.add()

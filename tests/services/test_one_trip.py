@@ -447,6 +447,22 @@ def test_the_same_for_whoever_paints_for_another_and_says_so_once(world, number)
     assert sum(isinstance(mark, ShownMark) for mark in marks) == 1
 
 
+def test_without_trips_a_painting_that_fails_is_left_to_the_next_painter():
+    """Nobody sleeps over it: the store knows that the ending is not painted."""
+    world = World("store")
+    issue, painter = world.add(), world.process("painter")
+    holder = world.process("holder", reached=crashing(Step.FINISH_DECIDED))
+    with pytest.raises(Crash):
+        holder.services.advancing.advance(holder.hold(issue))
+    record, began = painter.store.read(issue), world.clock.now()
+    painter.tracker.before = outage("edit_labels", times=1)
+    with pytest.raises(Unavailable):
+        painter.services.claiming.roll_forward(record)
+    assert world.clock.now() == began
+    painter.services.claiming.roll_forward(record)
+    assert world.labels(issue) == {"stage:review"}
+
+
 def test_a_painting_whose_reply_was_lost_is_looked_at_and_not_done_again(world):
     process = world.process()
     keeper = process.hold(world.add())

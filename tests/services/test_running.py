@@ -1,11 +1,13 @@
 """Running one claimed issue: the handler's contract, and what its end asks for."""
 
+import itertools
 import json
 from datetime import timedelta
 
 import pytest
 
-from dibs.core.errors import HandlerUnusable, LeaseLost, RateLimited
+from dibs.core.durations import REFUSED
+from dibs.core.errors import HandlerUnusable, LeaseLost, NotPermitted, RateLimited
 from dibs.core.lease import Outcome
 from dibs.core.pipeline import Command, WhoseComments
 from dibs.services.ending import Finished, FinishRefused
@@ -435,3 +437,20 @@ def test_an_ending_that_would_have_to_wait_longer_than_the_lease_is_given_up_whi
         process.services.running.run(claimed, StopSignal())
     assert len(asked) == 1
     assert world.clock.passed_s < world.trust_s
+
+
+def test_an_ending_that_is_refused_for_good_is_asked_for_less_and_less():
+    """Each try costs requests, and a refusal ends only when a person changes access."""
+    world, asked = World("comments"), []
+
+    def refuse(call):
+        if "state=released" in str(call.args):
+            asked.append(world.clock.passed_s)
+            if world.clock.passed_s < asked[0] + 60:
+                raise NotPermitted("no")
+
+    finished = run_in_process(world, lambda work: None, spoil=slowed_down(refuse))
+    assert isinstance(finished, Finished)
+    pauses = [late - early for early, late in itertools.pairwise(asked)]
+    assert pauses[0] == pytest.approx(REFUSED.pause_s, abs=1)
+    assert len(asked) <= 7

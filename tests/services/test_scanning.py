@@ -225,7 +225,23 @@ def test_a_job_that_gives_back_while_the_worker_scans_disturbs_nothing():
 def test_a_worker_alone_takes_the_first(world):
     issues = [world.add() for _ in range(5)]
     scanning = scanner(world)
-    assert {first(world, scanning) for _ in range(50)} == {issues[0]}
+    for _ in range(50):
+        assert first(world, scanning) == issues[0]
+        world.clock.advance(CHEAP.kept_s)
+
+
+def test_a_cheap_list_serves_several_claims_in_order_for_a_moment_and_while_alone(world):
+    issues = [world.add() for _ in range(5)]
+    scanning, spread, ready = scanner(world), alone(), stages(world, "ready")
+    assert [first(world, scanning) for _ in range(4)] == issues[:4]
+    scanning.resting.rest(issues[4], 60.0)
+    assert first(world, scanning) == issues[0]
+    world.clock.advance(CHEAP.kept_s)
+    assert first(world, scanning) == issues[0]
+    spread.met()
+    world.tracker.edit_labels(issues[1], add=("claimed",))
+    found = {scanning.next_candidate(ready, spread).issue.ref for _ in range(40)}
+    assert found == {issues[0], issues[2], issues[3]}
 
 
 def test_a_worker_that_lost_reaches_far_down_the_list_and_narrows_with_every_win(world):

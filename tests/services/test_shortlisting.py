@@ -8,10 +8,11 @@ from msgspec.structs import replace
 
 from dibs.core.card import parse_mark
 from dibs.core.eligibility import Reason, ReasonCode
-from dibs.core.errors import IssueLocked, IssueMoved, NotPermitted, RateLimited
+from dibs.core.errors import IssueLocked, IssueMoved, NotPermitted, RateLimited, Unavailable
 from dibs.core.events import Step
 from dibs.core.ids import later
 from dibs.core.issue import Person, Pull
+from dibs.ports.tracker import IssueQuery
 from dibs.services.scanning import COSTLY, Scanner, Spread
 from dibs.services.working import Until
 
@@ -213,6 +214,50 @@ def test_an_issue_that_no_look_agrees_about_is_looked_at_less_and_less(world):
     world.tracker.find = find
     world.clock.advance(300)
     assert scan.ref() == odd
+
+
+def test_an_issue_that_readings_of_many_show_late_is_read_alone_and_offered(world):
+    """As on GitHub, where a reading of many may lag behind the list by more than some seconds."""
+    late = world.add()
+    scan = Scan(world)
+    scan.wire.change = lambda call, answer: {} if call.name == "read_many" else answer
+    started = world.clock.passed_s
+    while (found := scan.ref()) is None and world.clock.passed_s < started + 60:
+        assert scan.left(), "a draining worker waits for it"
+        world.clock.advance(1)
+    assert found == late
+    assert (scan.requests["read_many"], scan.requests["read"]) == (3, 1)
+
+
+def test_an_issue_that_no_reading_shows_for_a_minute_is_offered_as_soon_as_one_does(world):
+    late = world.add()
+    scan = Scan(world)
+
+    def lag(call):
+        if call.name == "read" and world.clock.passed_s < started + 60:
+            raise Unavailable("it is there, and not seen yet")
+
+    scan.wire.before = lag
+    scan.wire.change = lambda call, answer: {} if call.name == "read_many" else answer
+    started = world.clock.passed_s
+    while (found := scan.ref()) is None and world.clock.passed_s < started + 600:
+        assert scan.left()
+        world.clock.advance(1)
+    assert found == late
+    assert scan.requests["read"] <= 6
+
+
+def test_an_issue_that_is_not_there_is_given_up_for_certain(world):
+    gone = world.add()
+    scan = Scan(world)
+    find = world.tracker.find(IssueQuery(("stage:ready",)))
+    world.tracker.find = lambda _: find
+    world.tracker.delete(gone)
+    for _ in range(100):
+        assert scan.ref() is None
+        world.clock.advance(1)
+    assert not scan.left()
+    assert scan.requests["read"] == 1
 
 
 def test_however_many_only_a_person_can_free_a_draining_worker_does_not_wait(world):

@@ -94,7 +94,8 @@ def all_in(world, issues, label):
 def test_once_means_one_issue(world):
     first, second = world.add(), world.add()
     handler = Handler(None)
-    _, report = work(world, handler, until=Until.ONCE)
+    process, report = work(world, handler, until=Until.ONCE)
+    assert f"{first} advanced to review" in process.told
     assert (report.claimed, report.attempts, report.outcomes) == (1, 1, {"advanced": 1})
     assert handler.seen == [("#1", 1)]
     assert world.labels(first) == {"stage:review"}

@@ -383,9 +383,16 @@ def test_a_folder_that_cannot_be_deleted_is_tried_again(open_place, nobodys, wor
     assert nobodys.show(ref, "half") == "work"
     assert nobodys.show(ref, "go/pkg/read only") == "x"
     assert "Permission denied" in recovering(open_place)
-    os.chown(path / "theirs", *pwd.getpwnam("nobody")[2:4])
+    assert list(nobodys.recovered) == [ref], "what dibs has deleted is no deletion of the user's"
+    precious = write(path, "precious")
+    for place in (precious, path / "theirs"):
+        os.chown(place, *pwd.getpwnam("nobody")[2:4])
     assert recovering(open_place) == "1\n"
     assert not path.exists()
+    assert ref in nobodys.recovered
+    [late] = nobodys.recovered.keys() - {ref}
+    assert nobodys.show(late, "precious") == "work", "written after the first attempt"
+    assert nobodys.show(late, "README") == "a shop"
     assert nobodys.worktrees == []
 
 

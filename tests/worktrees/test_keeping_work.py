@@ -6,11 +6,12 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.acceptance.harness import until
 from tests.servers.git_repository import ALONE, git
 
 from dibs.worktrees import Apart, MultiWorktree, recover, recovered
 
-from .places import commit, write
+from .places import Clone, commit, write
 
 
 @pytest.fixture(params=[None, Apart()], ids=["shared", "apart"])
@@ -573,7 +574,7 @@ def test_a_clone_in_it_that_has_work_of_its_own(backend, frontend, trees, root, 
         git(path, "clone", "--quiet", str(frontend.remote), str(inner))
         match how:
             case "changed":
-                write(inner, "new")
+                write(inner, "README", "new\n")
             case "committed":
                 commit(inner, "new")
             case "stashed":
@@ -586,6 +587,7 @@ def test_a_clone_in_it_that_has_work_of_its_own(backend, frontend, trees, root, 
             case "unborn":
                 git(path, "init", "--quiet", "fresh")
                 write(path / "fresh", "new")
+                git(path / "fresh", "add", "new")
     [left] = made.cleanup.left
     assert inner.exists()
     assert "inner" in left.why or "fresh" in left.why
@@ -727,3 +729,137 @@ def test_what_is_kept_survives_the_housekeeping_of_git(backend, trees):
     backend("reflog", "expire", "--expire=now", "--all")
     backend("gc", "--quiet", "--prune=now")
     assert backend.show(only(backend), "half") == "work"
+
+
+@pytest.fixture
+def partial(backend, place):
+    """A sparse partial clone, which lacks the content of every file outside of its folder."""
+    for number in range(20):
+        write(backend.path, f"out/{number}", f"{number}\n")
+    commit(backend.path, "in/a")
+    backend("push", "--quiet")
+    git(backend.remote, "config", "uploadpack.allowFilter", "true")
+    words = ("--filter=blob:none", "--sparse", f"file://{backend.remote}")
+    git(place, "clone", "--quiet", *words, str(place / "partial"))
+    git(place / "partial", "sparse-checkout", "set", "in")
+    return Clone("partial", place / "partial", backend.remote)
+
+
+@pytest.mark.parametrize("torn", [False, True], ids=["index", "torn index"])
+def test_a_sparse_partial_clone_fetches_nothing_and_loses_nothing(
+    partial, root, apart, torn, place
+):
+    def contents():
+        words = ("cat-file", "--batch-check", "--batch-all-objects", "--unordered")
+        return partial(*words).count(" blob ")
+
+    with MultiWorktree([partial.request], "batman", "42", root, now=17, apart=apart) as made:
+        path = made.specs[0].worktree_path
+        git(path, "sparse-checkout", "set", "in")
+        edit(path / "in/a", b"changed\n")
+        write(path, "in/new", "new\n")
+        if torn:
+            (path / git(path, "rev-parse", "--git-path", "index")).write_bytes(b"torn")
+        before = contents()
+        partial.remote.rename(place / "away")
+    assert made.cleanup.left == ()
+    found = only(partial)
+    assert contents() - before == 2, "the two files that were written"
+    changes = partial("diff-tree", "-r", "--name-status", f"{found}^", found).split("\n")
+    assert changes == ["M\tin/a", "A\tin/new"]
+
+
+@pytest.mark.parametrize("shift", ["marker", "all"])
+def test_what_a_filter_drops_is_kept_if_the_clock_goes_back(backend, root, monkeypatch, shift):
+    """The time of an edit is then before the time at which the files were checked out."""
+    backend("config", "filter.strip.clean", "grep -v output")
+    write(backend.path, ".gitattributes", "*.nb filter=strip\n")
+    commit(backend.path, "a.nb", "cell\n")
+    backend("push", "--quiet")
+    with MultiWorktree([backend.request], "batman", "42", root, now=17) as made:
+        path = made.specs[0].worktree_path
+        edit(path / "a.nb", b"cell\noutput\n")
+        admin = (path / git(path, "rev-parse", "--git-dir")).resolve()
+        edited = (path / "a.nb").stat().st_ctime
+        if shift == "marker":
+            os.utime(admin / "dibs-made", (edited + 3600, edited + 3600))
+        else:
+            os.utime(admin / "commondir", (edited + 1e-3, edited + 1e-3))
+            os.utime(admin / "dibs-made", (edited + 2e-3, edited + 2e-3))
+            until(lambda: write(path, "late").stat().st_mtime > edited + 2e-3, "the clock goes on")
+    assert raw(backend, only(backend), "a.nb") == b"cell\noutput\n"
+
+
+ORDINARY = (
+    "a tag of a shallow clone",
+    "a product",
+    "a stray file",
+    "an empty git folder",
+    "no commit",
+)
+
+
+@pytest.mark.parametrize("what", ORDINARY)
+def test_an_ordinary_dependency_in_an_ignored_folder_goes_with_it(
+    backend, frontend, root, apart, what
+):
+    commit(frontend.path, "one")
+    frontend("tag", "v1")
+    commit(frontend.path, "two")
+    frontend("push", "--quiet", "--tags", "origin", "main")
+    commit(backend.path, ".gitignore", "build/\n")
+    backend("push", "--quiet")
+    with MultiWorktree([backend.request], "batman", "42", root, now=17, apart=apart) as made:
+        path = made.specs[0].worktree_path
+        inner = path / "build/inner"
+        match what:
+            case "a tag of a shallow clone":
+                words = ("--depth=1", "--branch=v1", f"file://{frontend.remote}")
+                git(path, "-c", "advice.detachedHead=false", "clone", "-q", *words, str(inner))
+            case "a product":
+                git(path, "clone", "-q", str(frontend.remote), str(inner))
+                write(inner, "product.o")
+            case "a stray file":
+                write(inner, ".git", "gitdir: ../../../.git/modules/inner\n")
+            case "an empty git folder":
+                (inner / ".git").mkdir(parents=True)
+            case "no commit":
+                git(path, "init", "-q", str(inner))
+                write(inner, "ignored as all the folder is")
+    assert made.cleanup.left == ()
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("how", ["committed", "tagged", "staged", "stashed", "pushed to it"])
+def test_a_dependency_in_an_ignored_folder_with_work_of_its_own(
+    backend, frontend, root, apart, how
+):
+    commit(frontend.path, "one")
+    frontend("tag", "v1")
+    frontend("push", "--quiet", "--tags", "origin", "main")
+    commit(backend.path, ".gitignore", "build/\n")
+    backend("push", "--quiet")
+    with MultiWorktree([backend.request], "batman", "42", root, now=17, apart=apart) as made:
+        path = made.specs[0].worktree_path
+        inner = path / "build/inner"
+        words = ("--depth=1", "--branch=v1", f"file://{frontend.remote}")
+        git(path, "-c", "advice.detachedHead=false", "clone", "-q", *words, str(inner))
+        match how:
+            case "committed":
+                commit(inner, "new")
+            case "tagged":
+                commit(inner, "new")
+                git(inner, "tag", "mine")
+                git(inner, "checkout", "-q", "--detach", "v1")
+            case "staged":
+                write(inner, "new")
+                git(inner, "add", "new")
+            case "stashed":
+                write(inner, "README", "new")
+                git(inner, "stash", "--quiet")
+            case "pushed to it":
+                commit(frontend.path, "only there")
+                frontend("push", "--quiet", str(inner), "main")
+    [left] = made.cleanup.left
+    assert "inner" in left.why
+    assert inner.exists()

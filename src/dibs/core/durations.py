@@ -121,7 +121,8 @@ because any part of it may have happened, and only this painter knows which labe
 REFUSED = Retries(2, pause_s=5.0)
 """The tracker refused a request, and may not mean it: ask again, and believe the second refusal."""
 NEW_TOKEN = Retries(5, pause_s=0.5, doubling=True)
-"""A new token of an App is refused until every server of the tracker knows it: send it again."""
+"""A new token of an App is refused until every server of the tracker knows it: send it again, so
+often after the first try."""
 OUTAGE_PAUSE_S = 0.5
 """A service is down and the caller has time: try again until the caller's deadline."""
 

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from dibs.core.agent_dialect import RELEASE_PREFIX, fields_of
+from dibs.core.agent_dialect import CLAIM_PREFIX, RELEASE_PREFIX, fields_of
 from dibs.core.card import CardState
 from dibs.core.fold import ANY_TTL, PostedCard, counted_in_time, landed_at, read_marks
 from dibs.core.ids import IssueRef, ServerTime, StageName, later
@@ -72,25 +72,47 @@ def named_pull(comments: Iterable[Comment]) -> IssueRef | None:
 
     For the releases of the issue-claim state machine, also by runners of the published one.
     """
-    for comment in sorted(comments, key=lambda comment: comment.id, reverse=True):
-        if comment.by_writer and comment.body.lstrip().startswith(RELEASE_PREFIX):
+    release = _naming_release(comments)
+    return None if release is None else release[0]
+
+
+def _naming_release(comments: Iterable[Comment]) -> tuple[IssueRef, ServerTime] | None:
+    """The pull request named by the newest release, and the start of the run: the claim with the
+    release's key, or the release itself, if no claim has the key.
+    """
+    believed = (comment for comment in comments if comment.by_writer)
+    newest_first = sorted(believed, key=lambda comment: comment.id, reverse=True)
+    for place, comment in enumerate(newest_first):
+        if comment.body.lstrip().startswith(RELEASE_PREFIX):
             found = _ADDRESS.match(fields_of(comment.body).get("pr", ""))
             if found is not None:
-                return IssueRef(found[1], found[2])
+                earlier = newest_first[place + 1 :]
+                claims = (one for one in earlier if one.body.lstrip().startswith(CLAIM_PREFIX))
+                start = next((one for one in claims if _firing(one) == _firing(comment)), comment)
+                return IssueRef(found[1], found[2]), start.created_at
     return None
 
 
-def entered_at(stage: StageName, comments: Iterable[Comment]) -> ServerTime | None:
+def _firing(comment: Comment) -> tuple[str | None, str | None]:
+    fields = fields_of(comment.body)
+    return fields.get("codename"), fields.get("firing_id")
+
+
+def entered_at(stage: StageName, comments: Sequence[Comment]) -> ServerTime | None:
     """Start of the last run which advanced the issue into the stage.
 
-    None if no run did: then a person must have moved the issue.
+    If no card of dibs did, the start of the run whose release names a pull request. None without
+    either: then a person must have moved the issue.
     """
     starts = [
         posted.created_at
         for posted in _advances(comments)
         if posted.card.ending is not None and posted.card.ending.next == stage
     ]
-    return starts[-1] if starts else None
+    if starts:
+        return starts[-1]
+    release = _naming_release(comments)
+    return None if release is None else release[1]
 
 
 def undecided(

@@ -91,7 +91,7 @@ class GitHooks(Struct, frozen=True):
         if top.returncode:  # bare, or not a repository at all
             top = git(["rev-parse", "--absolute-git-dir"], cwd=directory)
         if top.returncode:
-            raise BadConfiguration(f"{directory} is in no git repository")
+            raise BadConfiguration(f"{directory} is in no git repository: run it again inside one")
         root = Path(top.stdout.rstrip("\n"))
         # A relative core.hooksPath is relative to the folder in which hooks are run.
         hooks_path = git(["rev-parse", "--git-path", "hooks"], cwd=root).stdout.rstrip("\n")

@@ -30,7 +30,7 @@ from dibs.core.fold import confirmed
 from dibs.core.ids import IssueRef
 from dibs.core.issue import Snapshot
 from dibs.core.labels import AddLabels, Effects, RemoveLabels, freeing_effects, labels_after
-from dibs.core.pipeline import Dialect
+from dibs.core.pipeline import Dialect, People
 from dibs.core.presets import EVERY
 from dibs.label_state import labels
 from dibs.label_state.backlogs import Backlog, NoOrganisation, backlog_of
@@ -256,7 +256,7 @@ class Adopting(Struct, frozen=True):
     def _tidy(self, snapshot: Snapshot) -> Iterator[AdoptionFinding]:
         """Reduce the states of the issue to one, unless a person may have meant several."""
         issue, ref = snapshot.issue, str(snapshot.issue.ref)
-        if doubt := doubted(snapshot):
+        if doubt := doubted(snapshot, self.services.pipeline.people):
             yield AdoptionFinding(ref, FindingCode.IN_DOUBT, doubt)
         elif _lifecycle(issue.labels) == [labels.PLAN_PENDING_APPROVAL, labels.IMPLEMENT]:
             text = f"its plan waits: a person approves it by taking {labels.PLAN_PENDING_APPROVAL}"
@@ -330,16 +330,17 @@ def tidying(names: frozenset[str]) -> Effects:
     return (*missing, *((RemoveLabels(surplus),) if surplus else ()))
 
 
-def doubted(snapshot: Snapshot) -> str:
+def doubted(snapshot: Snapshot, people: People) -> str:
     """A person's possible meaning of the labels: then only a person may change the labels.
 
     Empty without a doubt. A queue label beside a further state may be a leftover, or a person's
-    word to work the issue again; only an open pull request decides.
+    word to work the issue again; only an open pull request decides, and not a stranger's.
     """
-    names = snapshot.issue.labels
+    issue, names = snapshot.issue, snapshot.issue.labels
     agents = labels.agent_pr_open_labels(names)
     ahead = [name for name in (labels.DONE, labels.PR_OPEN, *agents) if name in names]
-    told = bool(snapshot.issue.pulls) and labels.DONE not in names
+    counted = len(issue.pulls) > len(people.strangers_pulls(issue))
+    told = counted and labels.DONE not in names
     if labels.IMPLEMENT in names and ahead and not told:
         return f"{labels.IMPLEMENT} and {ahead[0]}: a person may have queued it again; take one off"
     known = {label.name for label in EVERY} | {labels.LEGACY_PR_OPEN}

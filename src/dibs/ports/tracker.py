@@ -473,5 +473,26 @@ def is_persons_word() -> bool:
     return _for_a_person.get()
 
 
+_in_haste: ContextVar[bool] = ContextVar("in haste", default=False)
+
+
+@contextmanager
+def haste() -> Iterator[None]:
+    """Mark the requests of the current thread, inside the context, as of a caller who cannot wait.
+
+    A refusal that may be a mistake is then raised at once, as Unconfirmed.
+    """
+    before = _in_haste.set(True)
+    try:
+        yield
+    finally:
+        _in_haste.reset(before)
+
+
+def is_in_haste() -> bool:
+    """Whether the current thread is inside `haste`."""
+    return _in_haste.get()
+
+
 PULLS_AT_ONCE = 100
 """For how many issues one request may ask for the pull requests."""

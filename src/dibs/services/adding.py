@@ -80,14 +80,17 @@ class Adding:
                 return found
 
     def _find(self, draft: Draft, ours: set[IssueRef], asked_at: LocalTime) -> Issue | None:
-        """An issue as the draft has it, made since we asked, and not one of `ours`."""
+        """An issue with the draft's title and text, made since we asked, and not one of `ours`.
+
+        A worker may have changed its labels and closed it by now.
+        """
         traits = self._tracker.traits
         now = self._tracker.find(IssueQuery(limit=1)).now
         passed = timedelta(seconds=self._clock.now() - asked_at)
         since: ServerTime = later(now, -(passed + traits.grain))
         alike = (
             issue
-            for issue in walk(self._tracker, IssueQuery(tuple(draft.labels), limit=sys.maxsize))
+            for issue in walk(self._tracker, IssueQuery(limit=sys.maxsize, closed_too=True))
             if issue.title == draft.title and issue.body == draft.body
         )
         return next((one for one in alike if one.created_at >= since and one.ref not in ours), None)

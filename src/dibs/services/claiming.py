@@ -114,6 +114,9 @@ class ClaimOptions(Struct, frozen=True):
     """Read the issue before the bid. A scan that knows the issue is untouched saves the read."""
     seen: Snapshot | None = None
     """A snapshot that a scan has read: judged instead of a read of our own."""
+    kept: bool = False
+    """A keeper will renew the lease. Hence no rest is noted: the first renewal would end the rest.
+    """
     unqueued: Stage | None = None
     """The stage to claim an issue in that has no stage label; None: such an issue is refused."""
 
@@ -384,7 +387,7 @@ class Claiming:
                     if refusal is not None:
                         self._give_back(held)
                         return refusal
-                if seen is not None:
+                if seen is not None and not options.kept:
                     self.rests.note_held(seen.issue, held.expires_at)
                 return won
             case StopAsked(why):

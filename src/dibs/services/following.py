@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("dibs.following")
 _MOST_REMEMBERED = 10_000
+_Pulls = tuple[LinkedPull, ...]
 
 BOOKKEEPING_OVERLOOKS = reasons_with(lambda meaning: meaning.bookkeeping)
 """Reasons that stop work on an issue, but not a move that only shows what has happened.
@@ -111,7 +112,7 @@ class Following:
         self._named: Bounded[IssueRef, tuple[ServerTime, IssueRef | None]] = Bounded(
             _MOST_REMEMBERED
         )
-        """For issues without a linked pull request: which one a release names, as of when."""
+        """Of issues that were read for it: which pull request a release names, as of when."""
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -158,16 +159,21 @@ class Following:
                 resume[stage.name] = issues[-1].ref
         return FollowReport(looked_at, tuple(followed), resume or None)
 
-    def _linked(self, page: Sequence[Issue]) -> Mapping[IssueRef, Sequence[LinkedPull]]:
-        """The pull requests which announce to close each issue; without any, the pull request named
-        by the newest release on the issue.
+    def _linked(self, page: Sequence[Issue]) -> Mapping[IssueRef, _Pulls]:
+        """The pull requests which announce to close each issue, as far as they are heeded; if none
+        is open or decides, also the pull request named by the newest release on the issue.
 
-        An issue without a linked pull request is read, once until the issue changes.
+        Such an issue is read, once until the issue changes.
         """
-        linked = dict(self._tracker.pulls_of([issue.ref for issue in page]))
-        alone = {
-            issue.ref: issue for issue in page if issue.comment_count and not linked.get(issue.ref)
-        }
+        found = self._tracker.pulls_of([issue.ref for issue in page])
+        linked = {ref: heeded(pulls, self._pipeline.people) for ref, pulls in found.items()}
+        alone: dict[IssueRef, Issue] = {}
+        for issue in page:
+            pulls = linked.get(issue.ref, ())
+            waits = any(pull.fate is PullFate.OPEN for pull in pulls)
+            decided = decided_by(pulls, None, issue_open=issue.open) is not None
+            if issue.comment_count and not waits and not decided:
+                alone[issue.ref] = issue
         unread = [
             ref
             for ref, issue in alone.items()
@@ -175,35 +181,41 @@ class Following:
         ]
         for ref, snapshot in (self._tracker.read_many(unread) if unread else {}).items():
             self._named[ref] = (snapshot.issue.updated_at, named_pull(snapshot.comments))
+        named = {ref: self._named[ref][1] for ref in alone if ref in self._named}
+        return self._with_named(linked, named)
+
+    def _with_named(
+        self, linked: Mapping[IssueRef, _Pulls], named: Mapping[IssueRef, IssueRef | None]
+    ) -> Mapping[IssueRef, _Pulls]:
+        """The linked pull requests of each issue, and the one that its newest release names, if it
+        is heeded and in a repository of the backlog.
+        """
         repos = self._tracker.traits.repos or (self._tracker.traits.repo,)
         spelt = {repo.casefold(): repo for repo in repos}
-        named: dict[IssueRef, IssueRef] = {}
-        for ref in alone:
-            pull = self._named[ref][1] if ref in self._named else None
-            if pull is not None and pull.repo.casefold() in spelt:
-                named[ref] = IssueRef(spelt[pull.repo.casefold()], pull.key)
-        found = self._tracker.pulls_named(tuple(set(named.values()))) if named else {}
-        for ref, pull in named.items():
+        wanted: dict[IssueRef, IssueRef] = {}
+        for ref, named_ref in named.items():
+            if named_ref is not None and named_ref.repo.casefold() in spelt:
+                pull = IssueRef(spelt[named_ref.repo.casefold()], named_ref.key)
+                if all(one.ref != pull for one in linked.get(ref, ())):
+                    wanted[ref] = pull
+        found = self._tracker.pulls_named(tuple(set(wanted.values()))) if wanted else {}
+        both = dict(linked)
+        for ref, pull in wanted.items():
             if pull in found:
-                linked[ref] = (replace(found[pull], elsewhere=pull.repo != ref.repo),)
-        return linked
+                one = replace(found[pull], elsewhere=pull.repo != ref.repo)
+                both[ref] = (*linked.get(ref, ()), *heeded([one], self._pipeline.people))
+        return both
 
-    def _follow_issue(
-        self, issue: Issue, pulls: Sequence[LinkedPull], watch: _Watch
-    ) -> Iterator[Followed]:
+    def _follow_issue(self, issue: Issue, pulls: _Pulls, watch: _Watch) -> Iterator[Followed]:
         """Label the fleet's open pull requests, then move the issue if a pull request decides."""
-        authored, stage = watch.follows.authored, watch.stage
-        pulls = heeded(pulls, self._pipeline.people)
-        unlabelled = [
-            pull
-            for pull in pulls
-            if authored and pull.fate is PullFate.OPEN and authored not in pull.labels
-            if pull.ref not in self._settled
-        ]
+        stage = watch.stage
+        unlabelled = self._unlabelled(pulls, watch)
         if decided_by(pulls, None, issue_open=issue.open) is None and not unlabelled:
             return  # nothing to do, and known without a request for the cards
         snapshot = self._tracker.read(issue.ref)
-        for pull in unlabelled:
+        named = {issue.ref: named_pull(snapshot.comments)}
+        pulls = self._with_named({issue.ref: pulls}, named)[issue.ref]
+        for pull in self._unlabelled(pulls, watch):
             yield from self._label(pull, snapshot, watch)
         since = entered_at(stage.name, snapshot.comments)
         left = undecided(pulls, stage.name, snapshot.comments)
@@ -228,6 +240,16 @@ class Following:
             yield Followed(ref, action, f"{note}; it went to {target}")
         else:
             yield Followed(ref, Follow.LEFT, f"{note}, but the lease was lost: {done.why}")
+
+    def _unlabelled(self, pulls: _Pulls, watch: _Watch) -> _Pulls:
+        """The open pull requests which may have to get the label `authored`."""
+        authored = watch.follows.authored
+        return tuple(
+            pull
+            for pull in pulls
+            if authored and pull.fate is PullFate.OPEN and authored not in pull.labels
+            if pull.ref not in self._settled
+        )
 
     def _label(self, pull: LinkedPull, snapshot: Snapshot, watch: _Watch) -> Iterator[Followed]:
         """Label a pull request that a run of the fleet opened.

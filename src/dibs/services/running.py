@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from dibs.core.approval import LONGEST_PLAN, Passage, passage_for, plans, render_plan
 from dibs.core.card import parse_mark
-from dibs.core.durations import OUTAGE_PAUSE_S, format_instant
+from dibs.core.durations import OUTAGE_PAUSE_S, REFUSED, format_instant
 from dibs.core.eligibility import words_of
 from dibs.core.errors import (
     Damaged,
@@ -498,11 +498,13 @@ class Running:
         """Write the ending, and try again after an outage for as long as the lease lasts.
 
         Finished work is worth some patience: the lease is renewed between two tries. A refusing
-        tracker is asked again as well, because a try costs no work. The outage is raised, while the
-        lease is still ours, if the lease would be over before the next try, or if the worker leaves
-        and the grace is over.
+        tracker is asked again as well, because a try costs no work; but it costs requests, so the
+        pause doubles up to the interval of renewals. The outage is raised, while the lease is still
+        ours, if the lease would be over before the next try, or if the worker leaves and the grace
+        is over.
         """
         reported_at = LocalTime(-_REPORT_EVERY_S)
+        refused_s = REFUSED.pause_s
         while True:
             try:
                 if isinstance(verdict, Advance) and verdict.plan:
@@ -518,8 +520,11 @@ class Running:
                     waits = "%s: the handler has ended, and its ending cannot be written yet: %s"
                     _log.warning(waits, keeper.lease.issue, failure)
                     reported_at = now
-                asked_s = failure.retry_after_s if isinstance(failure, RateLimited) else 0.0
-                again_at = self._clock.now() + max(OUTAGE_PAUSE_S, asked_s)
+                pause_s = failure.retry_after_s if isinstance(failure, RateLimited) else 0.0
+                if not failure.retryable:
+                    pause_s = min(refused_s, keeper.terms.renew_every.total_seconds())
+                    refused_s *= 2
+                again_at = self._clock.now() + max(OUTAGE_PAUSE_S, pause_s)
                 supervision = Supervision(keeper, self._clock, self._threads)
                 try:
                     while (

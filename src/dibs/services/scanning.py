@@ -5,9 +5,9 @@ is finished first. A worker that lost a race reaches at random into a wide windo
 narrows the window again with every win: with N workers waiting for one store, a window of W lets
 about N/2W of the bids collide.
 
-A `LookCost` says how a worker looks. A tracker in the same machine is `CHEAP` to ask: the worker
-asks for each claim, and for no more issues than it chooses among. Any other tracker is `COSTLY`:
-one list serves many claims.
+A `LookCost` says how a worker looks. A tracker in the same machine is `CHEAP` to ask: in a crowd
+the worker asks for each claim, and for no more issues than it chooses among; alone it asks for a
+few, and works them off for a moment. Any other tracker is `COSTLY`: one list serves many claims.
 
 A costly list is one request, which is free while the tracker has no change to report. The worker
 reads many of the listed issues at once, with their comments, and works them off one by one: a claim
@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 
 from dibs.core.eligibility import Lifts, Reason, reasons_with
-from dibs.core.errors import NoSuchIssue
+from dibs.core.errors import NoSuchIssue, Unavailable
 from dibs.core.ids import ZERO, IssueRef, LocalTime, ServerTime, StageName
 from dibs.core.issue import Issue, Snapshot
 from dibs.core.pipeline import Pipeline, Stage
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from random import Random
 
     from dibs.services.backlog import Backlog
-
 
 _MOST_VAIN = 10_000
 _LONGEST_REST_S = 900.0
@@ -75,9 +74,11 @@ class LookCost(Struct, frozen=True):
     hints_apart_s: float
     """A worker follows two hints at least so long apart."""
     page: int | None
-    """How many issues a list has. None: only as many as the worker chooses among."""
+    """How many issues a list has. None: as many as the worker chooses among, and alone a few."""
     kept_s: float
     """How long a list is used, if no other worker is here."""
+    kept_in_company_s: float
+    """How long a list is used while others are here."""
     widest: int
     """The widest window of a `Spread`."""
     narrowing: int
@@ -89,7 +90,8 @@ CHEAP = LookCost(
     arrival_s=0.1,
     hints_apart_s=1.0,
     page=None,
-    kept_s=0.0,
+    kept_s=0.05,  # so long may a more urgent issue be overlooked
+    kept_in_company_s=0.0,  # each issue that they took since would be a lost race
     widest=512,
     narrowing=8,
     patience=Patience(passing_s=0.2, lasting_s=30.0, until_changed=False),
@@ -99,6 +101,7 @@ COSTLY = LookCost(
     hints_apart_s=5.0,
     page=80,  # fewer than a page of 100: one page is enough although some on it are out of reach
     kept_s=60.0,
+    kept_in_company_s=2.0,
     widest=80,
     narrowing=25,
     # Long, because a change ends the rest; not for ever: to close a pull request changes no issue.
@@ -287,15 +290,18 @@ _PASS_S = 2.0
 _RESTING_A_PAGE = 50
 _READ_AHEAD = 50
 _ENOUGH_FREE = 10
-_LIST_KEPT_IN_COMPANY_S = 2.0
+_CHEAP_AHEAD = 8
+"""How many free issues a worker lists that looks cheaply and is alone."""
 _RECENT_S = 30.0
 _CHOICES = 4
 """How many issues a worker chooses among, for each issue that others took recently."""
 _MISSED_S = 2.0
-_LONGEST_MISSED_S = 300.0
-_UNREADABLE_AFTER = 2
-"""An issue which so many reads, and one more, did not show at all is given up until it changes."""
 """How long an issue rests if no read shows it as new as the list does: twice as long each time."""
+_LONGEST_MISSED_S = 300.0
+_READ_ALONE_AFTER = 2
+"""An issue that so many reads of many missed is read alone. Only this read gives the issue up: a
+read of many leaves out an issue that is not there, and one that the tracker does not show yet.
+"""
 
 
 class _ListedIssue(Struct, frozen=True):
@@ -331,7 +337,7 @@ class Scanner:
         self._pipeline = backlog.pipeline
         self._clock = backlog.clock
         self.cost = cost
-        self._kept_s = max(poll_s, cost.kept_s) if cost.kept_s else 0.0
+        self._kept_s = cost.kept_s if cost.page is None else max(poll_s, cost.kept_s)
         self._dice = dice
         self._round: _Round | None = None
         self._outdated = False
@@ -355,7 +361,9 @@ class Scanner:
         while True:
             if current is not None and not fresh:
                 in_company = current.others > 0 or spread.in_a_crowd
-                kept_s = min(self._kept_s, _LIST_KEPT_IN_COMPANY_S) if in_company else self._kept_s
+                kept_s = (
+                    min(self._kept_s, self.cost.kept_in_company_s) if in_company else self._kept_s
+                )
                 old = self._clock.now() >= current.began_at + kept_s
                 if self._outdated or old or not set(stages).issubset(current.stages):
                     current = None
@@ -443,10 +451,13 @@ class Scanner:
     def _list(self, labels: tuple[str, ...], window: int) -> Found:
         """A page of issues; where looking is cheap, no more than needed from any place in `window`.
 
-        If the list ends before the place, the whole list: a crowd must not meet on its last issues.
+        A worker that is alone lists a few of the first, to go on with for a moment. If the list
+        ends before the place, the whole list: a crowd must not meet on its last issues.
         """
         if self.cost.page is not None:
             return self._find(labels, self.cost.page)
+        if window == 1:
+            return self._find_free(labels, _CHEAP_AHEAD)
         skip = self._dice.randrange(window)
         found = self._find_free(labels, 1, skip)
         return found if not skip or self._free(found) else self._find_free(labels, window)
@@ -513,24 +524,16 @@ class Scanner:
             foremost = urgency(left[0].issue, pipeline)
             alike = sum(urgency(listed.issue, pipeline) == foremost for listed in left)
             chosen = left.pop(self._dice.randrange(min(window, alike)))
+            if chosen.stage not in stages or self.resting.leaves_alone(chosen.issue):
+                return None  # since the list was made
             return Candidate(chosen.issue, chosen.stage, current.found[chosen.stage.name].now)
         place = self._dice.randrange(window)
         if self._snapshot_of(left[place].issue) is None:
             self._read_ahead(left, place, window)
         chosen = left.pop(place)
-        ref, look = chosen.issue.ref, self._snapshot_of(chosen.issue)
-        # Used up in any case: the reason that keeps the issue back may lift without any change.
-        shown = self._looks.pop(ref, None) is not None
+        ref, look = chosen.issue.ref, self._use_look(chosen.issue)
         if look is None:
-            # A read that lags, which the next may mend; or a list that will never be right.
-            doublings = min(self._missed[ref], 10)
-            self._missed[ref] += 1
-            if not shown and doublings >= _UNREADABLE_AFTER:
-                self.resting.given_up(chosen.issue)
-            else:
-                self.resting.rest(ref, min(_MISSED_S * (1 << doublings), _LONGEST_MISSED_S))
             return None
-        self._missed.pop(ref, None)
         if chosen.stage not in stages or self.resting.leaves_alone(look.issue):
             return None
         unwanted = {self._pipeline.labels.claimed, *self._pipeline.vetoes}
@@ -543,6 +546,31 @@ class Scanner:
             except NoSuchIssue:
                 return None
         return Candidate(look.issue, chosen.stage, look.now, look)
+
+    def _use_look(self, listed: Issue) -> Snapshot | None:
+        """The snapshot which was read ahead. Without one the issue rests, or is given up.
+
+        The snapshot is used up in any case: the reason that keeps an issue back may lift without
+        any change.
+        """
+        ref, missed = listed.ref, self._missed[listed.ref]
+        if ref not in self._looks and missed >= _READ_ALONE_AFTER:
+            try:
+                self._looks[ref] = self._tracker.read(ref)
+            except NoSuchIssue:
+                self.resting.given_up(listed)
+                return None
+            except Unavailable:
+                pass  # not shown yet, perhaps: the next read may show it
+        look = self._snapshot_of(listed)
+        self._looks.pop(ref, None)
+        if look is not None:
+            self._missed.pop(ref, None)
+            return look
+        # A read that lags, which the next may mend; or a list that will never be right.
+        self._missed[ref] += 1
+        self.resting.rest(ref, min(_MISSED_S * (1 << min(missed, 10)), _LONGEST_MISSED_S))
+        return None
 
     def _snapshot_of(self, listed: Issue) -> Snapshot | None:
         """The snapshot which was read ahead, if it is no older than the issue on the list."""

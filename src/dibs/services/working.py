@@ -318,9 +318,12 @@ class Worker:
             if self.report.barred:
                 self._tell_once(self.report.barred)
                 return self._idle()
-            if self._claim_one():
-                return None if options.until is Until.ONCE else 0.0
-            return self._idle()
+            if not self._claim_one():
+                return self._idle()
+            if options.until is Until.ONCE:
+                return None
+            full = len(self._jobs) >= options.jobs  # the end of a job, or a sweep, is next
+            return max(self._sweep_at - self._clock.now(), 0.0) if full else 0.0
         except RateLimited as limit:
             if options.until is Until.ONCE:  # a caller that runs single steps does not want to wait
                 raise
@@ -528,7 +531,7 @@ class Worker:
         """
         issue, stage, seen = candidate.issue.ref, candidate.stage, candidate.snapshot
         look = self._options.cheap_reads or not candidate.untouched or seen is not None
-        options = ClaimOptions(self._options.holder, look_first=look, seen=seen)
+        options = ClaimOptions(self._options.holder, look_first=look, seen=seen, kept=True)
         result: tuple[Claimed, ...] | Claimed | Waits | Beaten | Doubtful | Refused
         if self._bundling.concerns(candidate.issue, stage):
             picked = seen or self._claiming.read(issue)

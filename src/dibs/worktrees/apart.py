@@ -59,6 +59,11 @@ _STAND_IN = (
     ("core.commitGraph", "false"),
     ("core.multiPackIndex", "false"),
     ("pack.useBitmaps", "false"),
+    # The content of files that a sparse working tree never had may be absent, as in partial clones;
+    # nothing is fetched, for the name of the remote could be a folder that the agent made.
+    ("remote.dibs-none.promisor", "true"),
+    ("protocol.allow", "never"),
+    ("protocol.file.allow", "never"),
 )
 _CHECKED = (
     *("-c", "fetch.fsckObjects=true", "-c", "core.alternateRefsCommand=true"),
@@ -324,13 +329,42 @@ def stand_in_for_tree(entry: Entry, clone: Repository, admin: Path) -> StandIn:
 
 def git_folder(place: Path, *, within: Iterable[Path]) -> Path:
     """The git folder of the working tree at `place`. Raises `Unsaveable` if not `within`."""
+    folder = _named_folder(place)
+    if folder != place / ".git" and not _is_within(folder, within):
+        raise Unsaveable(f"{place / '.git'} leads to {folder}")
+    return folder
+
+
+def _named_folder(place: Path) -> Path:
     folder = place / ".git"
     if folder.is_symlink() or not folder.is_dir():
         text = (_read(folder) or b"").decode("utf-8", "surrogateescape")
         folder = (place / text.removeprefix("gitdir:").strip()).resolve()
-        if not _is_within(folder, within):
-            raise Unsaveable(f"{place / '.git'} leads to {folder}")
     return folder
+
+
+def is_repository(place: Path) -> bool:
+    """Whether `.git` at `place` is, or leads to, a git folder, even a damaged one."""
+    folder = _named_folder(place)
+    return any((folder / name).exists() for name in ("objects", "commondir"))
+
+
+def is_as_cloned(folder: Path, refs: Mapping[str, str]) -> bool:
+    """Whether no commit was made in a repository since it was cloned or initialized.
+
+    By the log of HEAD: only commits of the clone were checked out, and branches name no others.
+    """
+    if (folder / "worktrees").exists() or (folder / "commondir").exists():
+        return False
+    text = (_read(folder / "logs/HEAD", _LARGEST_LIST) or b"").decode("utf-8", "replace")
+    entries = [line.partition("\t") for line in text.splitlines()]
+    if not entries:
+        return not refs and not _HASH.fullmatch(_head_text(folder))
+    (_, _, first), *later = entries
+    seen = {facts.split(" ")[1] for facts, _, _ in entries if " " in facts}
+    branches = {value for name, value in refs.items() if name.startswith("refs/heads/")}
+    only_moved = all(deed.startswith("checkout: ") for _, _, deed in later)
+    return first.startswith("clone: ") and only_moved and branches <= seen
 
 
 def head_in(folder: Path, *, within: Iterable[Path]) -> str | None:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -33,6 +33,8 @@ from dibs.worktrees.apart import (
     bring,
     git_folder,
     head_in,
+    is_as_cloned,
+    is_repository,
     stand_in,
     stand_in_for_tree,
     take_back,
@@ -63,6 +65,8 @@ _NAMES_PER_COMMAND = 200
 _SNAPSHOTS = 3
 _MADE = "dibs-made"
 """A file in git's folder of a working tree, made when the files had been checked out."""
+_SAVED = "dibs-saved"
+"""A file in the same folder, made before anything is deleted: the commit with all files."""
 _NO_ENV: Mapping[str, str] = {}
 
 
@@ -90,8 +94,10 @@ class Tree(Struct, frozen=True):
     admin: Path
     strays: tuple[str, ...] = ()
     """Commits that only refs of its own repository name, if it has one."""
-    made_ns: int = 0
-    """When its files were checked out, by the file system's time; 0 if unknown."""
+    checkout_ns: tuple[int, int] = (0, 0)
+    """When checking out its files began and ended, by the file system's time; 0 if unknown."""
+    saved: str | None = None
+    """The commit with all its files, if a part of the tree may have been deleted since."""
 
     @property
     def _scratch(self) -> Path:
@@ -123,24 +129,30 @@ class Tree(Struct, frozen=True):
     def snapshot(self) -> TreeSnapshot:
         """The present content, read through a scratch index: git objects are written, no refs.
 
-        If the user's index cannot be read, the files are compared with HEAD instead.
+        If the user's index cannot be read, or a part of the tree was deleted, the files are
+        compared with a commit instead, and a file that is absent counts as unchanged.
         """
         head = next(iter(self._commits("HEAD")), None)
-        env = {"GIT_INDEX_FILE": str(self._scratch)}
+        # Of a partial clone, no file that the working tree never had is fetched.
+        env = {"GIT_INDEX_FILE": str(self._scratch), "GIT_NO_LAZY_FETCH": "1"}
         staged: str | None = None
         try:
+            if self.saved is not None:
+                raise Unsaveable("its index names files that were deleted")
             self._empty_scratch()
-            with suppress(FileNotFoundError):
-                # With its time stamp: git uses it to choose the entries to compare by content.
-                shutil.copy2(self.admin / "index", self._scratch)
+            # With its time stamp: git uses it to choose the entries to compare by content.
+            shutil.copy2(self.admin / "index", self._scratch)
             index_tree = self._ask("write-tree", env=env)
             self._unhide(env)
             files = self._all_files(env)
             staged = index_tree.stdout.strip() if index_tree.returncode == 0 else None
-        except DibsError:
+        except (DibsError, FileNotFoundError):
             self._empty_scratch()
-            if head is not None:
-                self._output("read-tree", head, env=env)
+            if (known := self.saved or head) is not None:
+                self._output("read-tree", known, env=env)
+                names = self._output("ls-files", "-z", env=env).split("\0")
+                absent = [name for name in names if not os.path.lexists(self.path / name)]
+                self._mark("--skip-worktree", absent, env)
             files = self._all_files(env)
         entries = self._output("ls-files", "--stage", "-z", env=env).split("\0")
         found = [entry.split("\t", 1)[1] for entry in entries if entry.startswith(_GITLINK)]
@@ -182,22 +194,33 @@ class Tree(Struct, frozen=True):
         """Enter files byte for byte as on disk, if git would check out different bytes.
 
         Filters and settings for line ends change the content on entry, and some drop a part of the
-        content. Files untouched since the checkout are as git would check them out.
+        content. Files untouched since the checkout are as git would check them out. A clock may go
+        back, so a file that was touched before the checkout began counts as touched since.
         """
+        begun_ns, made_ns = self.checkout_ns
         attributes = (":(exclude,attr:!filter)", ":(exclude,attr:-filter)")
         filtered = set(self._output("ls-files", "-z", "--", *attributes, env=env).split("\0"))
         tree = self._output("write-tree", env=env).strip()
+        touched: dict[str, int] = {}
+        """Sizes of the files on disk that were changed, or may have been."""
+        for entry in self._output("ls-files", "--stage", "-z", env=env).split("\0"):
+            facts, _, name = entry.partition("\t")
+            with suppress(OSError):  # left out of a sparse working tree
+                if facts.startswith("100"):
+                    seen = (self.path / name).lstat()
+                    if not begun_ns <= seen.st_ctime_ns < made_ns:
+                        touched[name] = seen.st_size
         altered: dict[str, str] = {}
         """Modes of the files of which git has entered other bytes, or may have."""
-        for entry in self._output("ls-tree", "-r", "-l", "-z", "--full-tree", tree).split("\0"):
-            facts, _, name = entry.partition("\t")
-            if not facts.startswith("100"):
-                continue
-            mode, _, _, size = facts.split()
-            with suppress(OSError):  # left out of a sparse working tree
-                seen = (self.path / name).lstat()
-                touched = seen.st_ctime_ns >= self.made_ns
-                if touched and (name in filtered or seen.st_size != int(size)):
+        names = list(touched)
+        for at in range(0, len(names), _NAMES_PER_COMMAND):
+            # Only of these is the size asked: git would fetch what a partial clone lacks.
+            some = names[at : at + _NAMES_PER_COMMAND]
+            words = ("ls-tree", "-r", "-l", "-z", "--full-tree", tree, "--", *some)
+            for entry in self._output("--literal-pathspecs", *words, env=env).split("\0")[:-1]:
+                facts, _, name = entry.partition("\t")
+                mode, _, _, size = facts.split()
+                if name in filtered or size != str(touched[name]):
                     altered[name] = mode
         names = list(altered)
         for some in (
@@ -261,10 +284,13 @@ class Tree(Struct, frozen=True):
             for line in listed
             if line[:1] in {"S", "s"} and os.path.lexists(self.path / line[2:])
         ]
-        for flag, names in (("--no-assume-unchanged", assumed), ("--no-skip-worktree", skipped)):
-            for start in range(0, len(names), _NAMES_PER_COMMAND):
-                some = names[start : start + _NAMES_PER_COMMAND]
-                self._output("update-index", flag, "--", *some, env=env)
+        self._mark("--no-assume-unchanged", assumed, env)
+        self._mark("--no-skip-worktree", skipped, env)
+
+    def _mark(self, flag: str, names: Sequence[str], env: Mapping[str, str]) -> None:
+        for start in range(0, len(names), _NAMES_PER_COMMAND):
+            some = names[start : start + _NAMES_PER_COMMAND]
+            self._output("update-index", flag, "--", *some, env=env)
 
     # Saving the work
 
@@ -274,12 +300,18 @@ class Tree(Struct, frozen=True):
         Raises `Unsaveable` if a nested repository has unsaved work: removing the working tree would
         remove the nested work too, and no ref of the outer repository can save nested work.
         """
+        env = {"GIT_INDEX_FILE": str(self._scratch)}
         for link in now.links:
-            if (nested := self._nested_work(self.path / link, _DEEPEST)) is not None:
+            # Exit code 1: not ignored; 128: not known, for instance inside of a submodule.
+            ignored = self._ask("check-ignore", "--quiet", "--", link, env=env).returncode == 0
+            if (
+                nested := self._nested_work(self.path / link, _DEEPEST, ignored=ignored)
+            ) is not None:
                 raise Unsaveable(f"the repository {nested} in it has work of its own")
         base = [] if now.head is None else [now.head]
         # `mktree` without input gives the empty tree.
-        words = ("mktree",) if now.head is None else ("rev-parse", f"{now.head}^{{tree}}")
+        known = self.saved or now.head
+        words = ("mktree",) if known is None else ("rev-parse", f"{known}^{{tree}}")
         unchanged = self._output(*words).strip()
         aside = [commit for commit in now.aside if self.repo.has_unpushed(commit, but=base)]
         if now.files == unchanged and now.staged in {None, unchanged} and not aside:
@@ -325,13 +357,16 @@ class Tree(Struct, frozen=True):
         made = self._output(*setting, "commit-tree", tree, *words, "-m", f"dibs: {text}", env=who)
         return made.strip()
 
-    def _nested_work(self, place: Path, deeper: int) -> Path | None:
+    def _nested_work(self, place: Path, deeper: int, *, ignored: bool) -> Path | None:
         """The first repository at or below `place` with work of its own; None if there is none.
 
         Work: uncommitted changes, commits that no remote has, or a stash. If a git command fails,
         or `deeper` levels are not enough, the repository counts as having work.
+
+        In an ignored folder, as a dependency is, untracked files are no work, and neither are
+        commits if none was made since the clone.
         """
-        if not os.path.lexists(place / ".git"):
+        if not os.path.lexists(place / ".git") or (ignored and not is_repository(place)):
             return None
         within = (self.path, self.admin, self.repo.folder)
         with TemporaryDirectory(dir=self.admin) as made:
@@ -342,11 +377,12 @@ class Tree(Struct, frozen=True):
                 return place
             ask = stand.repo.ask
             status = ("status", "--porcelain", "--ignore-submodules=all")
-            commits = ("rev-list", "--max-count=1", "HEAD", "--branches", "--tags", "--not")
-            found = (
-                ask(f"--work-tree={place}", *QUIETLY, *status),
-                ask(*QUIETLY, *commits, "--remotes"),
-            )
+            untracked = "no" if ignored else "normal"
+            words = (f"--work-tree={place}", *QUIETLY, *status, f"--untracked-files={untracked}")
+            found = [ask(*words)]
+            if not (ignored and is_as_cloned(folder, stand.refs)):
+                commits = ("rev-list", "--max-count=1", "HEAD", "--branches", "--tags", "--not")
+                found.append(ask(*QUIETLY, *commits, "--remotes"))
             entries = ask("ls-files", "--stage", "-z").stdout.split("\0")
         if "refs/stash" in stand.refs or any(one.returncode or one.stdout.strip() for one in found):
             return place
@@ -355,7 +391,7 @@ class Tree(Struct, frozen=True):
         if populated and deeper == 0:
             return place
         for kind, link in populated:
-            if (nested := self._nested_work(place / link, deeper - 1)) is not None:
+            if (nested := self._nested_work(place / link, deeper - 1, ignored=ignored)) is not None:
                 return nested
             folder = git_folder(place / link, within=within)
             if head_in(folder, within=within) != kind.split(" ")[1]:
@@ -442,9 +478,9 @@ def _keep_and_remove(entry: Entry, repo: Repository, epoch: int, reached: Reache
         raise Unsaveable("it is a link by now")
     if entry.run_as is not None and path.exists():
         take_back(path, entry.run_as)
-    if registered.locked == HALF_MADE:  # being made, or removed: no work of a user is in it
-        return _remove(repo, entry, half_made=True)
     admin = repo.admin_folder(path)
+    if registered.locked == HALF_MADE:  # being made, or removed: no work of a user is in it
+        return _remove(repo, entry, admin)
     if admin is None and path.exists():
         raise Unsaveable("its repository has no index of it")
     if admin is None or not path.exists():
@@ -458,7 +494,7 @@ def _keep_and_remove(entry: Entry, repo: Repository, epoch: int, reached: Reache
     if admin is not None:
         # Removing takes several steps: from here on, no work is in the working tree.
         (admin / "locked").write_text(HALF_MADE, "ascii")
-    cleanup += _remove(repo, entry, half_made=admin is not None)
+    cleanup += _remove(repo, entry, admin)
     reached(WorktreeStep.REMOVED)
     return cleanup
 
@@ -472,13 +508,20 @@ def note_made(repo: Repository, path: Path) -> None:
 def _keep(entry: Entry, repo: Repository, admin: Path, epoch: int, reached: Reached) -> CleanUp:
     """Save the work of a working tree until two looks at it find the same."""
     path, made = Path(entry.path), admin / _MADE
-    made_ns = made.stat().st_mtime_ns if made.exists() else 0
+    checkout_ns = (0, 0)
+    with TemporaryFile(dir=admin) as now:
+        # Git writes `commondir` first. A time in the future was taken from a wrong clock.
+        made_ns = made.stat().st_mtime_ns if made.exists() else 0
+        if made_ns <= os.fstat(now.fileno()).st_mtime_ns:
+            checkout_ns = ((admin / "commondir").stat().st_mtime_ns, made_ns)
+    noted = admin / _SAVED
+    saved = noted.read_text("ascii") if noted.exists() else None
 
     def look() -> tuple[Tree, TreeSnapshot]:
-        tree = Tree(repo, path, admin, made_ns=made_ns)
+        tree = Tree(repo, path, admin, checkout_ns=checkout_ns, saved=saved)
         if entry.apart:
             stand = stand_in_for_tree(entry, repo, admin)
-            tree = Tree(stand.repo, path, stand.repo.folder, stand.strays, made_ns)
+            tree = Tree(stand.repo, path, stand.repo.folder, stand.strays, checkout_ns, saved)
         return tree, tree.snapshot()
 
     tree, before = look()
@@ -493,6 +536,8 @@ def _keep(entry: Entry, repo: Repository, admin: Path, epoch: int, reached: Reac
         reached(WorktreeStep.KEPT)
         tree, after = look()
         if after == before:
+            newest = next((one.commit for one in kept if one.uncommitted), saved or after.head)
+            noted.write_text(newest or entry.start, "ascii")
             names = tree.excluded()
             excluded = (Excluded(entry.repo_name, path, names),) if names else ()
             return CleanUp(kept=kept, excluded=excluded)
@@ -500,10 +545,11 @@ def _keep(entry: Entry, repo: Repository, admin: Path, epoch: int, reached: Reac
     raise Unsaveable("somebody is still writing in it")
 
 
-def _remove(repo: Repository, entry: Entry, *, half_made: bool) -> CleanUp:
+def _remove(repo: Repository, entry: Entry, admin: Path | None) -> CleanUp:
     """Delete a working tree after saving the work, and then the registration.
 
-    A tree which cannot be deleted stays registered, and the next recovery tries again.
+    A tree of which something cannot be deleted stays registered, without the lock: the next
+    recovery saves what was written there since, and tries again.
     """
     path = Path(entry.path)
     try:
@@ -517,9 +563,13 @@ def _remove(repo: Repository, entry: Entry, *, half_made: bool) -> CleanUp:
         if path.exists():
             shutil.rmtree(path)
     except OSError as flaw:
-        why = f"its work is kept, but it cannot be deleted: {flaw}"
+        if entry.apart:  # half of a git folder is none
+            shutil.rmtree(path / ".git", ignore_errors=True)
+        if admin is not None:
+            (admin / "locked").unlink(missing_ok=True)
+        why = f"its work is kept, but only a part of it could be deleted: {flaw}"
         return CleanUp(left=(Left(entry.repo_name, path, why),))
-    repo.remove(path, half_made=half_made)
+    repo.remove(path, half_made=True)
     return CleanUp(removed=(path,))
 
 

@@ -62,14 +62,14 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A working tree which was not removed, and the reason. Its files were not changed."""
+    """A working tree which was not removed, and the reason. Its work is in it, or kept."""
 
     repo_name: str
     worktree_path: Path
     why: str
 
     def __str__(self) -> str:
-        return f"{self.repo_name}: {self.worktree_path} was left as it is: {self.why}"
+        return f"{self.repo_name}: {self.worktree_path} was not removed: {self.why}"
 
 
 @dataclass(frozen=True, slots=True)

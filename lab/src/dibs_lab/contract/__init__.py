@@ -18,6 +18,7 @@ from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 from msgspec import Struct
@@ -181,8 +182,10 @@ class Names(Struct, frozen=True):
         plain = re.sub(rf"^/repos/{re.escape(self.repository)}(?=/|$)", "/repos/OWNER/REPO", plain)
         plain = re.sub(r"^/repositories/\d+", "/repos/OWNER/REPO", plain)
         if self.login:
-            steps = plain.split("/")
-            plain = "/".join("LOGIN" if step == self.login else step for step in steps)
+            login, steps = self.login.casefold(), plain.split("/")
+            plain = "/".join(
+                "LOGIN" if unquote(step).casefold() == login else step for step in steps
+            )
         return f"{verb} {re.sub(r'/[0-9]+(?=/|$)', '/N', plain)}"
 
 

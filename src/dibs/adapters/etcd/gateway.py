@@ -34,7 +34,6 @@ from urllib.parse import parse_qsl, unquote
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from dibs.adapters.system import IdlePool
 from dibs.core.errors import BadConfiguration, BadTtl, Damaged, NotPermitted, Outage, Unavailable
@@ -290,7 +289,7 @@ class _TokenRefused(Exception):
 class _Answer(Struct, Generic[T], frozen=True):
     body: T
     at: ServerTime
-    resent: bool = False
+    resent: bool
 
 
 class Gateway:
@@ -398,8 +397,8 @@ class Gateway:
                     raise self._no_answer(path, failure)
                 wait_s = left / (len(endpoints) - tried)
                 try:
-                    answer = self._ask_signed_in(endpoint, path, sent, kind, wait_s)
-                    return replace(answer, resent=failure is not None)
+                    read, at = self._ask_signed_in(endpoint, path, sent, kind, wait_s)
+                    return _Answer(read, at, resent=failure is not None)
                 except _Unanswered as why:
                     failure, spoke = why, spoke or why.spoke
                     self._turn_from(endpoint)
@@ -426,7 +425,7 @@ class Gateway:
 
     def _ask_signed_in(
         self, endpoint: "_Endpoint", path: str, body: bytes | None, kind: type[T], wait_s: float
-    ) -> _Answer[T]:
+    ) -> tuple[T, ServerTime]:
         """Ask one endpoint. If the token is refused, sign in again and ask once more."""
         for _ in range(2):
             try:
@@ -441,7 +440,7 @@ class Gateway:
             except Outage as refusal:
                 raise type(refusal)(f"{self._place.name}: {refusal}") from refusal
             else:
-                return _Answer(self._decoded(text, kind), at)
+                return self._decoded(text, kind), at
         raise NotPermitted(f"{self._place.name}: the user is signed in and refused all the same")
 
     def _decoded(self, text: bytes, kind: type[T]) -> T:

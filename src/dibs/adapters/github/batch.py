@@ -56,11 +56,8 @@ class Trips:
         bodies = [effect.body for effect in wanted if isinstance(effect, PostComment | EditComment)]
         with self._ids.writing_cards(number, bodies, self._transport.clock.now()):
             variables = self._variables(number, wanted)
-            reply = self._graphql.send(documents.trip(wanted), variables, judging.purpose)
-            self._graphql.insist_understood(reply)
-            done = any(part is not None for part in reply.data.values())
-            with under_way(issue) if done else nullcontext():
-                repeated = self._repeat_failed(issue, wanted, reply)
+            reply = self._graphql.change(documents.trip(wanted), variables, judging.purpose)
+            repeated = self._repeat_failed(issue, wanted, reply)
         with under_way(issue):
             posted = [
                 self._graphql.door.translator.comment(convert(node, Node))
@@ -164,7 +161,7 @@ class Trips:
 
         Raises the error of the first effect which cannot be repeated.
         """
-        repeated = False
+        repeated, changed = False, any(part is not None for part in reply.data.values())
         for place, effect in enumerate(effects):
             if reply.data.get(f"e{place}") is not None:
                 continue
@@ -175,8 +172,9 @@ class Trips:
                 raise full_or_locked
             if flaw.type not in _REFUSALS:
                 raise Unavailable(f"{issue}: GitHub refused: {flaw.message}")
-            self._repeat_over_rest(issue, effect, flaw)
-            repeated = True
+            with under_way(issue) if changed else nullcontext():
+                self._repeat_over_rest(issue, effect, flaw)
+            repeated = changed = True
         return repeated
 
     def _repeat_over_rest(self, issue: IssueRef, effect: Effect, flaw: GraphqlError) -> None:

@@ -15,14 +15,15 @@ refusal only if it came twice, five seconds apart, and if a second endpoint refu
 refusal of one thing or one right is shared by no other endpoint: then the repository must answer.
 Until then the refusal is `Unconfirmed`, except for callers who have the time: for these the request
 is sent again here. A holder has not: it decides itself when to try again, and until when.
+Nor has a person at a `git push`.
 """
 
 import logging
 import re
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from http import HTTPStatus
-from typing import Any, assert_never
+from typing import Any, TypeVar, assert_never
 from urllib.parse import urlencode
 
 import msgspec
@@ -59,6 +60,7 @@ from dibs.adapters.github.limits import (
     budget_told,
 )
 from dibs.adapters.github.replies import (
+    Doubted,
     Exhausted,
     GraphqlReply,
     NoGraphql,
@@ -75,14 +77,15 @@ from dibs.adapters.github.replies import (
 from dibs.adapters.system import SystemClock
 from dibs.core.bounded import Bounded
 from dibs.core.durations import NEW_TOKEN, REFUSED
-from dibs.core.errors import NotPermitted, Outage, RateLimited, Unavailable, Unconfirmed
+from dibs.core.errors import DibsError, NotPermitted, Outage, RateLimited, Unavailable, Unconfirmed
 from dibs.core.ids import LocalTime, ServerTime
 from dibs.ports.system import Clock
-from dibs.ports.tracker import Allowance, BudgetReport, is_persons_word
+from dibs.ports.tracker import Allowance, BudgetReport, is_in_haste, is_persons_word
 
 __all__ = ["Limits", "Purpose", "Transport", "Transports"]
 
 _log = logging.getLogger("dibs.github")
+Answer = TypeVar("Answer")
 _UNTOLD_RESET_S = 60.0
 _MOST_REFUSALS = 1000
 _FORGOTTEN_S = 60.0
@@ -194,20 +197,37 @@ class Sender:
             raise Unconfirmed(str(refused_again))
         return self._seconded(request, again)
 
-    def doubted(self, refusal: NotPermitted) -> Outage:
-        """The refusal, if it came before, some seconds ago; else Unconfirmed."""
-        text = str(refusal)
-        return Unconfirmed(text) if self._refusals.left_s(text, text) > 0 else refusal
+    def insist(
+        self, what: str, ask: Callable[[], Answer], second: Callable[[], object], purpose: Purpose
+    ) -> Answer:
+        """What `ask` returns, which raises `Doubted` if a reply without an error status refuses.
 
-    def _wait_for_proof(self, request: str, refusal: NotPermitted, purpose: Purpose) -> bool:
+        Raises the refusal if it came twice and `second`, which asks REST for the repository, has
+        its answer; Unconfirmed if the refusal may be a mistake.
+        """
+        text = what
+        for _ in range(REFUSED.most):
+            try:
+                answer = ask()
+            except Doubted as doubt:
+                if not self._wait_for_proof(what, doubt.refusal, purpose):
+                    second()
+                    raise doubt.refusal from None
+                text = str(doubt.refusal)
+            else:
+                self._refusals.passed(what)
+                return answer
+        raise Unconfirmed(text)
+
+    def _wait_for_proof(self, request: str, refusal: DibsError, purpose: Purpose) -> bool:
         """Whether the request must be sent again; waits until then.
 
-        Raises Unconfirmed for a holder, who does not wait.
+        Raises Unconfirmed for a holder and for a caller in haste, who do not wait.
         """
         left_s = self._refusals.left_s(request, str(refusal))
         if left_s <= 0:
             return False
-        if purpose is Purpose.HOLD:
+        if purpose is Purpose.HOLD or is_in_haste():
             raise Unconfirmed(str(refusal))
         _log.warning("%s; asking again in %.0f s", refusal, left_s)
         self._clock.sleep(left_s)
@@ -449,9 +469,11 @@ class Transport:
     def budget(self) -> BudgetReport:
         return self._sender.report()
 
-    def doubted(self, refusal: NotPermitted) -> Outage:
-        """The refusal, if it came before, some seconds ago; else Unconfirmed."""
-        return self._sender.doubted(refusal)
+    def insist(
+        self, what: str, ask: Callable[[], Answer], second: Callable[[], object], purpose: Purpose
+    ) -> Answer:
+        """See `Sender`: a refusal by GraphQL with status 200 counts once it is confirmed."""
+        return self._sender.insist(what, ask, second, purpose)
 
     def close(self) -> None:
         self._sender.close()

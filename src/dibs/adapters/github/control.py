@@ -47,7 +47,8 @@ _RECENT_S = 30.0
 _MANY = 2000
 _QUIET = timedelta(minutes=10)
 """After so long without a change, comments that GitHub counts and does not list are hidden, not
-late: it hides what flagged accounts wrote, and a count may be wrong for good."""
+late: it hides what flagged accounts wrote, and a count may be wrong for good. Later readings may
+lack as many; a reading that lacks fewer lowers that number, or it would excuse a late comment."""
 
 
 class RepositoryControl:
@@ -61,8 +62,6 @@ class RepositoryControl:
         self._clock = clock
         self._settle_s = settle.total_seconds()
         self._looked = False
-        self._hidden = 0
-        """So many comments of the control issue are counted and shown to nobody."""
         self._asking = threading.Lock()
         """Held while reading: of many threads that find the last reading too old, only one asks."""
 
@@ -101,16 +100,17 @@ class RepositoryControl:
                 comments, now, whole = self._tracker.comments(ref, judging)
             except NoSuchIssue:
                 continue
-            missing = shape.comments - len(comments)
-            if whole and missing > self._hidden and now - whole_second(shape.updated_at) >= _QUIET:
-                self._hidden = missing
-                _log.warning("%s", self._hides(ref))
-            if not whole or missing > self._hidden:
+            missing = max(0, shape.comments - len(comments))
+            more = missing > self._readings.hidden
+            quiet = now - whole_second(shape.updated_at) >= _QUIET
+            if not whole or (more and not quiet):
                 raise Unavailable(
                     f"{ref}: {len(comments)} of the control issue's {shape.comments} comments "
                     "could be read"
                 )
-            return self._readings.take(shape.number, comments, asked_at)
+            if more:
+                _log.warning("%s", self._hides(ref, missing))
+            return self._readings.take(shape.number, comments, asked_at, hidden=missing)
         raise Unavailable(f"{self.repository}: its control issue comes and goes")
 
     def _listed_ref(self) -> IssueRef | None:
@@ -118,9 +118,9 @@ class RepositoryControl:
         shape = self._tracker.control_issue(Judging(self._tracker.trust, Purpose.FINISH))
         return None if shape is None else self._ref(shape.number)
 
-    def _hides(self, ref: IssueRef) -> str:
+    def _hides(self, ref: IssueRef, missing: int) -> str:
         return (
-            f"GitHub counts {self._hidden} more comments of the control issue {ref} than it lists, "
+            f"GitHub counts {missing} more comments of the control issue {ref} than it lists, "
             f"and nothing was new for {format_duration(_QUIET)}: dibs goes by the list; it hides "
             "what flagged accounts wrote"
         )
@@ -130,8 +130,8 @@ class RepositoryControl:
 
         Any account may fill an open conversation, and a full issue takes no pause and no granter.
         """
-        if self._hidden and self.ref is not None:
-            yield self._hides(self.ref)
+        if (hidden := self._readings.hidden) and self.ref is not None:
+            yield self._hides(self.ref, hidden)
         shape = self._tracker.control_issue(Judging(self._tracker.trust, Purpose.LOOK))
         if shape is None or shape.comments < _MANY:
             return

@@ -39,6 +39,7 @@ from msgspec.structs import replace
 from dibs.adapters.github import documents
 from dibs.adapters.github.client import Purpose
 from dibs.adapters.github.replies import (
+    Doubted,
     GraphqlReply,
     NoGraphql,
     TooMuch,
@@ -78,6 +79,8 @@ class ControlReading(Struct, frozen=True):
     asked_at: LocalTime
     control: Control
     comments: tuple[Comment, ...] = ()
+    hidden: int = 0
+    """So many further comments are counted and shown to nobody."""
 
 
 class ControlReadings:
@@ -99,18 +102,28 @@ class ControlReadings:
         """The control issue's label, as the repository spells it."""
         return self._ids.spelling(CONTROL_LABEL)
 
+    @property
+    def hidden(self) -> int:
+        """By the latest reading, so many comments are counted and shown to nobody."""
+        return 0 if self._latest is None else self._latest.hidden
+
     def since(self, moment: LocalTime) -> ControlReading | None:
         """The latest complete reading if asked for at `moment` or later."""
         latest = self._latest
         return latest if latest is not None and latest.asked_at >= moment else None
 
     def take(
-        self, number: int | None, comments: tuple[Comment, ...], asked_at: LocalTime
+        self,
+        number: int | None,
+        comments: tuple[Comment, ...],
+        asked_at: LocalTime,
+        *,
+        hidden: int = 0,
     ) -> ControlReading:
         """Take a complete log with judged authors. `number` None: no control issue exists."""
         if number is not None and self.keyring is not None:
             comments = believed(comments, self._translator.ref(number), self.keyring)
-        reading = ControlReading(asked_at, fold_control(comments), comments)
+        reading = ControlReading(asked_at, fold_control(comments), comments, hidden)
         with self._lock:
             if self._latest is None or asked_at >= self._latest.asked_at:
                 self.number, self._latest = number, reading
@@ -123,7 +136,7 @@ class ControlReadings:
             if latest is None:
                 return
             comments = (*latest.comments, comment)
-            self._latest = ControlReading(latest.asked_at, fold_control(comments), comments)
+            self._latest = replace(latest, control=fold_control(comments), comments=comments)
 
     def take_along(self, field: str, reply: GraphqlReply, purpose: Purpose) -> None:
         """Take the log that a GraphQL reply carries beside its main result.
@@ -238,18 +251,27 @@ class OverGraphql:
         self, issue: IssueRef, number: int, judging: Judging
     ) -> tuple[WholeIssue, ServerTime]:
         """The issue with the first page of comments; raises NoSuchIssue or IssueMoved."""
-        reply = self.query(documents.READ, {"number": number}, judging.purpose)
         path = ("repository", "issue")
+
+        def ask() -> GraphqlReply:
+            reply = self.query(documents.READ, {"number": number}, judging.purpose)
+            if not _is_missing(reply, path):
+                try:
+                    insist_whole(reply, issue, path)
+                except IssueHidden as hidden:
+                    if judging.holding or judging.purpose is Purpose.HOLD:
+                        # our own lease does not end by this
+                        raise Unavailable(str(hidden)) from hidden
+                    raise Doubted(hidden) from hidden
+                except NotPermitted as refusal:
+                    raise Doubted(refusal) from refusal
+            return reply
+
+        reply = self._insist(f"a GraphQL query for {issue}", ask, judging.purpose)
         if _is_missing(reply, path):
             # raises NoSuchIssue or IssueMoved, by REST's answer
             self.rest.issue(issue, judging.purpose)
             raise Unavailable(f"{issue} is there, but GitHub's GraphQL does not see it yet")
-        try:
-            insist_whole(reply, issue, path)
-        except IssueHidden as hidden:
-            if judging.holding or judging.purpose is Purpose.HOLD:
-                raise Unavailable(str(hidden)) from hidden  # our own lease does not end by this
-            raise
         return self.saw(convert(reply.data["repository"]["issue"], WholeIssue), issue), reply.now
 
     def saw(self, shape: WholeIssue, issue: IssueRef | None = None) -> WholeIssue:
@@ -295,14 +317,14 @@ class OverGraphql:
         limit = documents.MOST_WHOLE_AT_ONCE if full else documents.MOST_AT_ONCE
 
         def request(left: Sequence[IssueRef], most: int) -> Request:
-            part = left[: min(most, limit)]
+            part = left[:most]
             numbers = {f"n{place}": self.rest.number(issue) for place, issue in enumerate(part)}
             return documents.snapshots(len(part), full=full), numbers
 
         left = issues
         while left:
-            reply, most = self.query_many(partial(request, left))
-            part = left[: min(most, limit)]
+            reply, most = self.query_many(partial(request, left), min(len(left), limit))
+            part = left[:most]
             left = left[len(part) :]
             asked: dict[Path, IssueRef] = {
                 ("repository", f"i{place}"): issue for place, issue in enumerate(part)
@@ -412,12 +434,7 @@ class OverGraphql:
         reply = self.ask(documents.pulls(len(cursors)), variables, Purpose.DISCOVER)
         pages: dict[IssueRef, tuple[str, Page[ClosingPull]]] = {}
         for place, issue in enumerate(cursors):
-            flaws = reply.flaws("repository", f"i{place}")
-            unclear = next((one for one in flaws if one.type not in _NOT_SEEN), None)
-            if unclear is not None:
-                raise Unavailable(f"{issue}: its pull requests cannot be read: {unclear.message}")
-            answer = reply.data["repository"].get(f"i{place}")
-            if answer:
+            if answer := _seen_at(reply, ("repository", f"i{place}"), issue):
                 read = convert(answer, IssueWithPulls)
                 if (page := read.closed_by_pull_requests_references) is not None:
                     pages[issue] = read.repository.name_with_owner, page
@@ -428,27 +445,36 @@ class OverGraphql:
         variables: dict[str, object] = {"pullLabels": True}
         variables |= {f"n{place}": int(pull.key) for place, pull in enumerate(pulls)}
         reply = self.ask(documents.pulls_named(len(pulls)), variables, Purpose.DISCOVER)
-        answers = {pull: reply.data["repository"].get(f"p{at}") for at, pull in enumerate(pulls)}
+        answers = {
+            pull: _seen_at(reply, ("repository", f"p{place}"), pull)
+            for place, pull in enumerate(pulls)
+        }
         return {pull: convert(answer, ClosingPull) for pull, answer in answers.items() if answer}
 
-    def query_many(self, request: Callable[[int], Request]) -> tuple[GraphqlReply, int]:
+    def query_many(
+        self, request: Callable[[int], Request], wanted: int
+    ) -> tuple[GraphqlReply, int]:
         """Send a large reading, made by `request` for a number of issues; return that number, too.
 
-        If GitHub gives up a reading as too much, `at_once` is halved, and the smaller reading is
-        sent at once. After any further kind of failure `at_once` is halved too, since the reading
-        may have taken too long, but not repeated: to repeat would make an outage worse. `at_once`
-        grows again slowly.
+        `wanted`: the most that the reading needs. If GitHub gives up a reading as too much,
+        `at_once` becomes half of its number, and the smaller reading is sent at once. After any
+        further kind of failure `at_once` is halved too, since the reading may have taken too long,
+        but not repeated: to repeat would make an outage worse. `at_once` grows again slowly.
         """
         while True:
-            most = self.at_once
+            most = min(self.at_once, wanted)
             try:
                 reply = self.query(*request(most), Purpose.DISCOVER)
-            except Unavailable as flaw:
-                fewest = 1 if isinstance(flaw, TooMuch) else min(most, _FEWEST_AT_ONCE)
+            except TooMuch:
                 with self._lock:
-                    self.at_once = max(fewest, most // 2)
-                if not isinstance(flaw, TooMuch) or most == 1:
+                    self.at_once = max(1, most // 2)
+                if most == 1:
                     raise
+            except Unavailable:
+                with self._lock:
+                    fewest = min(self.at_once, _FEWEST_AT_ONCE)
+                    self.at_once = max(fewest, self.at_once // 2)
+                raise
             else:
                 with self._lock:
                     grown = self.at_once + max(1, self.at_once // 10)
@@ -535,18 +561,30 @@ class OverGraphql:
         repository = self._translator.repository
         owner, _, name = repository.partition("/")
         variables = {"owner": owner, "name": name, "labels": not self._has_labels, **variables}
+        reply = self._insist(
+            f"a GraphQL query about {repository}",
+            lambda: self._asked(document, variables, purpose),
+            purpose,
+        )
+        if (listed := reply.data["repository"].get("labels")) is not None:
+            labels = convert(listed, Page[Label])
+            self._ids.saw_labels(present(labels))
+            self._has_labels = True
+            if labels.page_info.more:
+                with suppress(Outage):  # a label that is not known is looked for when needed
+                    self.rest.labels(purpose)
+        return reply
+
+    def _asked(
+        self, document: str, variables: Mapping[str, object], purpose: Purpose
+    ) -> GraphqlReply:
+        """The answer with the repository; raises Doubted if GitHub refuses the repository."""
+        repository = self._translator.repository
         reply = self.send(document, variables, purpose)
         if asked_too_much(reply.errors):
             raise TooMuch(f"{repository}: GitHub gave the request up: {reply.errors[0].message}")
         self.insist_understood(reply)
         if reply.data.get("repository") is not None:
-            if (listed := reply.data["repository"].get("labels")) is not None:
-                labels = convert(listed, Page[Label])
-                self._ids.saw_labels(present(labels))
-                self._has_labels = True
-                if labels.page_info.more:
-                    with suppress(Outage):  # a label that is not known is looked for when needed
-                        self.rest.labels(purpose)
             return reply
         # An error of a field below may leave the whole repository null: only its own tells of it.
         own = [flaw for flaw in reply.errors if flaw.path == ("repository",)]
@@ -556,8 +594,7 @@ class OverGraphql:
                 text = f"{repository}: GitHub's REST API finds it, and its GraphQL does not"
                 raise Unavailable(text)
             if flaw.type in _FORBIDDEN:
-                refusal = NotPermitted(f"{repository}: GitHub refused: {flaw.message}")
-                raise self.door.transport.doubted(refusal)
+                raise Doubted(NotPermitted(f"{repository}: GitHub refused: {flaw.message}"))
         why = f": {reply.errors[0].message}" if reply.errors else ""
         raise Unavailable(f"{repository}: GitHub did not answer{why}")
 
@@ -573,6 +610,22 @@ class OverGraphql:
         document = documents.without_actors(document)
         return self.door.transport.graphql(document, variables, purpose=purpose)
 
+    def change(
+        self, document: str, variables: Mapping[str, object], purpose: Purpose
+    ) -> GraphqlReply:
+        """Send mutations; raises if GitHub ran none of them."""
+
+        def ask() -> GraphqlReply:
+            reply = self.send(document, variables, purpose)
+            self.insist_understood(reply)
+            return reply
+
+        return self._insist(f"a mutation in {self._translator.repository}", ask, purpose)
+
+    def _insist(self, what: str, ask: Callable[[], GraphqlReply], purpose: Purpose) -> GraphqlReply:
+        """See `Transport.insist`; the second endpoint is the repository's, over REST."""
+        return self.door.transport.insist(what, ask, lambda: self.door.told(purpose), purpose)
+
     def insist_understood(self, reply: GraphqlReply) -> None:
         """Raises if GitHub did not run the document at all, and made no change."""
         if reply.data:
@@ -582,8 +635,8 @@ class OverGraphql:
             self.understood = False
             raise NoGraphql(f"this server's GraphQL does not know what was asked: {messages}")
         if any(error.type in _FORBIDDEN for error in reply.errors):
-            refusal = NotPermitted(f"{self._translator.repository}: GitHub refused: {messages}")
-            raise self.door.transport.doubted(refusal)
+            text = f"{self._translator.repository}: GitHub refused: {messages}"
+            raise Doubted(NotPermitted(text))
         raise Unavailable(f"{self._translator.repository}: GitHub did not answer: {messages}")
 
 
@@ -621,6 +674,14 @@ def _is_missing(reply: GraphqlReply, path: Path) -> bool:
     """Whether GitHub reports that the issue does not exist."""
     missing = any(flaw.path == path and flaw.type == _NOT_FOUND for flaw in reply.errors)
     return missing and _answer_at(reply, path) is None
+
+
+def _seen_at(reply: GraphqlReply, path: Path, ref: IssueRef) -> Any:
+    """The answer about pull requests, None if not there or not shown. Raises if it is not whole."""
+    unclear = next((flaw for flaw in reply.flaws(*path) if flaw.type not in _NOT_SEEN), None)
+    if unclear is not None:
+        raise Unavailable(f"{ref}: pull requests cannot be read: {unclear.message}")
+    return _answer_at(reply, path)
 
 
 def _answer_at(reply: GraphqlReply, path: Path) -> Any:
@@ -721,7 +782,7 @@ class FindingSnapshots:
             sizes = {f"f{place}": min(one.wanted, most) for place, one in enumerate(searches)}
             return documents.finding(len(searches)), {**variables, **sizes}
 
-        reply, _ = self._graphql.query_many(request)
+        reply, _ = self._graphql.query_many(request, max(one.wanted for one in searches))
         if spelt != [spelling(search.label) for search in searches]:
             return  # the first reply had the repository's spelling: each search is asked again
         judging = Judging(self._graphql.rest.trust, Purpose.DISCOVER)

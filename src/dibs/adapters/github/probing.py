@@ -20,7 +20,7 @@ from dibs.adapters.github.client import Purpose
 from dibs.adapters.github.replies import GraphqlReply, Reply, limit_in
 from dibs.adapters.github.shapes import RestComment, RestIssue, RestPermission, decode
 from dibs.adapters.github.trust import RepositoryDoor
-from dibs.core.errors import DibsError
+from dibs.core.errors import DibsError, Unavailable, Unconfirmed
 from dibs.core.granter import CONTROL_LABEL
 from dibs.ports.tracker import Lag, Probed, ProbeVerdict
 
@@ -87,7 +87,13 @@ class Probes:
 
     def run(self) -> Generator[Probed | Lag]:
         wanted = {"title": _TITLE, "body": _BODY, "labels": [LABEL]}
-        made = self.rest("POST", "/issues", wanted, ok=(201,))
+        try:
+            made = self.rest("POST", "/issues", wanted, ok=(201,))
+        except Unconfirmed:
+            raise
+        except Unavailable as flaw:
+            text = f"{flaw}; {self._door.name}: an issue with the label {LABEL} may be open"
+            raise Unavailable(text) from flaw
         scratch = _Scratch(decode(made.body, RestIssue))
         try:
             for name, probe in _PROBES.items():

@@ -16,7 +16,14 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from dibs.core.errors import IssueLocked, NotPermitted, Outage, Unavailable, Unconfirmed
+from dibs.core.errors import (
+    IssueHidden,
+    IssueLocked,
+    NotPermitted,
+    Outage,
+    Unavailable,
+    Unconfirmed,
+)
 from dibs.core.ids import IssueRef, LocalTime, ServerTime, server_time
 
 _NEXT = re.compile(r'<([^<>]+)>\s*;[^,<]*\brel="?next"?', re.IGNORECASE)
@@ -160,6 +167,14 @@ class NoGraphql(Unavailable):
 
 class TooMuch(Unavailable):
     """GitHub gave a GraphQL document up: it asked for too much. Any part of it may be missing."""
+
+
+class Doubted(Exception):
+    """A refusal in a GraphQL reply of status 200, which may be a mistake of GitHub."""
+
+    def __init__(self, refusal: NotPermitted | IssueHidden) -> None:
+        super().__init__(str(refusal))
+        self.refusal = refusal
 
 
 class Exhausted(Struct, frozen=True):

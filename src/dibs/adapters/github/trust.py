@@ -316,13 +316,12 @@ class WriterTrust:
         writers: frozenset[str] | None = None
         if reply.status == HTTPStatus.OK:
             listed = decode(reply.body, list[RestCollaborator])
-            has_permissions = all(account.permissions is not None for account in listed)
-            if len(listed) < _PAGE and has_permissions:
-                writers = frozenset(
-                    folded(account.login)
-                    for account in listed
-                    if account.permissions and account.permissions.push
-                )
+            may_push = {
+                folded(account.login): account.permissions.push if account.permissions else None
+                for account in listed
+            }
+            if len(listed) < _PAGE and None not in may_push.values():
+                writers = frozenset(login for login, push in may_push.items() if push)
         with self._lock:
             self._writers, self._listed_at = writers, asked_at
 

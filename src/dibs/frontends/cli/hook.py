@@ -62,7 +62,7 @@ def install_command(context: Context, dry_run: bool) -> Answer:
         lines.append("  the hook from before runs first")
     data = {"path": str(done.path), "changed": done.changed, "chained": done.chained}
     try:
-        settings = _find_settings(context)
+        settings = _find_settings(context.settings)
         connect(settings, author=config.actor(), create=False).close()  # is there a token?
     except DibsError as flaw:
         nothing = f"dibs: the hook checks nothing yet: {flaw}"
@@ -124,14 +124,18 @@ def run_command(
         return refused
     if os.environ.get(_SKIP, "") not in ("", "0"):
         return Answer({"skipped": _SKIP}, warnings=[f"dibs: {_SKIP} is set: nothing was checked"])
+    from dibs.hook.guard import Guarded
+
+    settings: Settings | None = None
     try:
-        settings = _find_settings(context, address)
+        settings = context.settings
+        settings = _find_settings(settings, address)
     except DibsError as flaw:
+        if settings is not None and settings.hook.strict:
+            return _answer(Guarded(unchecked=(str(flaw),)), settings)
         unchecked = all_masked([str(flaw)])
         return Answer({"unchecked": unchecked}, warnings=[f"dibs: nothing was checked: {flaw}"])
     texts = [path.read_bytes()[:_LARGEST_BODY].decode("utf-8", "replace") for path in bodies]
-    from dibs.hook.guard import Guarded
-
     try:
         guarded = _check_push(settings, context.directory, pushed, texts, (remote, address))
     except (DibsError, NotGits) as failure:
@@ -155,8 +159,8 @@ def _run_earlier_hook(before: str, arguments: Sequence[str], pushed: bytes) -> A
     return Answer({"before": before, "exit": code}, [], code) if code else None
 
 
-def _find_settings(context: Context, address: str | None = None) -> Settings:
-    """The settings of the run or of the folder; without a backlog, settings by the environment.
+def _find_settings(settings: Settings, address: str | None = None) -> Settings:
+    """The given settings; without a backlog, settings by the environment.
 
     GH_ORG names the owner of a fleet's repositories, and the remote at `address` the repository:
     no address names a server that gets the token. Without an address, `_ANY` stands for the
@@ -164,23 +168,25 @@ def _find_settings(context: Context, address: str | None = None) -> Settings:
     """
     from dibs.wiring.services import backlog_is_absent, unused_above
 
-    settings, owner = context.settings, os.environ.get("GH_ORG", "").strip()
+    owner = os.environ.get("GH_ORG", "").strip()
     if not backlog_is_absent(settings):
         return settings
     if settings.file is not None or not owner:
         above = unused_above(settings)
         missing = f"there is no backlog in {settings.root}{above and f'; {above}'}"
-        raise BadConfiguration(missing if settings.file else f"{missing}, and GH_ORG is not set")
+        unset = "and GH_ORG is not set; dibs hook uninstall removes this hook"
+        raise BadConfiguration(missing if settings.file else f"{missing}, {unset}")
     from dibs.label_state.backlogs import published_settings
     from dibs.wiring.trackers import github_server
 
     server, named = github_server(), _ANY
     if address is not None:
         at, named = server_at(address), (repository_at(address) or "").rpartition("/")[2]
-        # A name without a dot is an alias of ssh's settings, which only ssh can resolve.
-        if not named or ("." in at and at != server and not at.endswith(f".{server}")):
-            shown = without_secrets(address)
-            raise BadConfiguration(f"GH_ORG is set, and {shown} is no repository on {server}")
+        # A name without a dot is an alias of ssh's settings, which only ssh can resolve. GitHub
+        # has a second name for ssh; what is under other names, such as gists, has no issues.
+        if not named or ("." in at and at not in (server, f"ssh.{server}")):
+            shown = f"{without_secrets(address)} is" if address else "the remote has no address:"
+            raise BadConfiguration(f"GH_ORG is set, and {shown} no repository on {server}")
     return published_settings(f"{owner}/{named}", settings)
 
 
@@ -294,11 +300,15 @@ def _answer(guarded: "Guarded", settings: Settings) -> Answer:
         lines += [f"  also: {why}" for why in unchecked[1:]]
         lines.append("  [hook] strict is set; try again, or tell the people who run the backlog")
         return Answer(data, lines, Exit.ERROR, warnings=remarks)
-    doubts = [f"dibs: the push was not checked: {why}" for why in unchecked]
     issues = [str(issue) for issue in guarded.issues]
     more = f" and {len(issues) - _MOST_LISTED} more" if len(issues) > _MOST_LISTED else ""
     if issues:
-        checked = f"dibs: checked {', '.join(issues[:_MOST_LISTED])}{more}: nobody else is at work"
+        told = [f"dibs: not checked: {why}" for why in unchecked]
+        told.append(
+            f"dibs: checked {', '.join(issues[:_MOST_LISTED])}{more}: nobody else is at work"
+        )
+    elif unchecked:
+        told = [f"dibs: the push was not checked: {why}" for why in unchecked]
     else:
-        checked = f"dibs: the push closes no issue of {_described(settings)}"
-    return Answer(data, warnings=[*remarks, *(doubts or [checked])])
+        told = [f"dibs: the push closes no issue of {_described(settings)}"]
+    return Answer(data, warnings=[*remarks, *told])

@@ -111,6 +111,9 @@ def _add(
     """
     services, said, lines = context.services, list[dict[str, object]](), list[str]()
 
+    def so_far() -> str:
+        return f"{len(said)} of {len(drafts)} are there; the same with --once makes the rest"
+
     def waits(seconds: float, why: str) -> None:
         services.wake()
         span = describe_span(timedelta(seconds=seconds))
@@ -123,14 +126,15 @@ def _add(
             lines.append(f"{there}{issue.ref} {issue.title} ({stage})")
             if not context.as_json:
                 write_now(lines[-1])
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         for line in lines if context.as_json else ():
             tell(line)
-        raise
+        tell(f"interrupted: {so_far()}")
+        raise click.Abort from interrupt  # for a KeyboardInterrupt click prints an empty line
     except DibsError:
         context.done = {"added": said, "left": [draft.title for draft in drafts[len(said) :]]}
         if len(drafts) > 1:
-            tell(f"{len(said)} of {len(drafts)} are there; the same with --once makes the rest")
+            tell(so_far())
         raise
     finally:
         services.wake()
