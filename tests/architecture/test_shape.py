@@ -16,13 +16,13 @@ from .pages import SRC
 from .shape import lines, modules, repeated_class_names, used_once, vague_words, walked
 
 MODULES_AND_LINES = {
-    "": (173, 51_000),
-    "adapters": (49, 18_160),
-    "core": (26, 5_830),
-    "frontends": (25, 5_680),
-    "ports": (5, 1_180),
-    "services": (23, 8_140),
-    "wiring": (4, 1_540),
+    "": (175, 52_300),
+    "adapters": (49, 18_200),
+    "core": (27, 6_450),
+    "frontends": (25, 5_840),
+    "ports": (5, 1_190),
+    "services": (24, 8_580),
+    "wiring": (4, 1_550),
 }
 # On one claim to its end: `dibs claim` and `dibs release` together.
 EMBEDDED, ON_GITHUB, ON_GITHUB_WITH_REDIS = 36, 48, 52

@@ -89,10 +89,18 @@ def render_plan(stage: StageName, run: str, by: str, text: str) -> str:
 
 
 def plans(snapshot: Snapshot) -> tuple[PostedPlan, ...]:
-    """The plans on the issue, the oldest first."""
-    return tuple(
-        PostedPlan(
-            text=(text := _plan_in(comment.body)),
+    """The plans on the issue, the oldest first.
+
+    The text is the block of the comment; all below the mark, if anything stands beside the block.
+    """
+    found: list[PostedPlan] = []
+    for comment, _, fields in marks(snapshot.comments, (_PLAN,)):
+        rest = comment.body.replace("\r\n", "\n").partition("\n")[2]
+        block = re.search(r"^(~{3,})markdown\n(.*?)\n?^\1$", rest, re.DOTALL | re.MULTILINE)
+        whole = block is not None and not rest[block.end() :].strip()
+        text = block[2] if block is not None and whole else rest
+        plan = PostedPlan(
+            text=text,
             stage=StageName(fields.get("stage", "")),
             run=RunId(fields.get("run", "")),
             by=fields.get("by", ""),
@@ -101,16 +109,8 @@ def plans(snapshot: Snapshot) -> tuple[PostedPlan, ...]:
             as_posted=_digest(text) == fields.get("text"),
             comment=comment.id,
         )
-        for comment, _, fields in marks(snapshot.comments, (_PLAN,))
-    )
-
-
-def _plan_in(body: str) -> str:
-    """The text in the block of a plan's comment; all that follows the mark if there is no block."""
-    rest = body.replace("\r\n", "\n").partition("\n")[2]
-    block = re.search(r"^(~{3,})markdown\n(.*?)\n?^\1$", rest, re.DOTALL | re.MULTILINE)
-    whole = block is not None and not rest[block.end() :].strip()
-    return block[2] if block is not None and whole else rest
+        found.append(plan)
+    return tuple(found)
 
 
 def _digest(text: str) -> str:
@@ -340,19 +340,14 @@ def not_entitled(by: str, snapshot: Snapshot, pipeline: Pipeline) -> Void | None
         return Void.FLEET
     if approval.approvers and name not in approval.approvers:
         return Void.NO_APPROVER
-    if approval.four_eyes and name in _hands(snapshot, approval):
-        return Void.OWN_WORK
-    return None
-
-
-def _hands(snapshot: Snapshot, approval: Approval) -> set[str]:
-    """The names of those who asked for the work, or had a hand in it."""
-    names = {snapshot.issue.author, *(plan.by for plan in plans(snapshot))}
+    if not approval.four_eyes:
+        return None
+    hands = {snapshot.issue.author, *(plan.by for plan in plans(snapshot))}
     for comment in snapshot.comments:
         mark = parse_mark(comment.body) if comment.by_writer else None
         if isinstance(mark, Card):
-            names |= {mark.holder, comment.author if approval.proven else ""}
-    return {name.casefold() for name in names if name}
+            hands |= {mark.holder, comment.author if approval.proven else ""}
+    return Void.OWN_WORK if name in {one.casefold() for one in hands if one} else None
 
 
 # The gate

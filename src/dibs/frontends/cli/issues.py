@@ -262,7 +262,16 @@ def details(context: Context, issue: str) -> Answer:
         "runs": [asdict(entry) for entry in history],
         "strangers_pulls": strange,
         "plan": asdict(plan) if plan is not None else None,
-        "gate": None if gate is None else _gate_data(gate),
+        "gate": None
+        if gate is None
+        else {
+            "text": gate.text,
+            "visit": gate.visit.name,
+            "since": gate.since,
+            "missing": gate.missing,
+            "needed": gate.needed,
+            "rulings": [asdict(one) for one in gate.rulings],
+        },
     }
     return Answer(data, lines)
 
@@ -282,14 +291,3 @@ def _gate_lines(gate: "AtGate", ref: IssueRef, *, proven: bool) -> list[str]:
     if gate.rulings and not proven:
         lines.append("  note    this tracker does not prove who approved")
     return lines
-
-
-def _gate_data(gate: "AtGate") -> dict[str, object]:
-    return {
-        "text": gate.text,
-        "visit": gate.visit.name,
-        "since": gate.since,
-        "missing": gate.missing,
-        "needed": gate.needed,
-        "rulings": [asdict(one) for one in gate.rulings],
-    }
