@@ -18,10 +18,10 @@ from .shape import lines, modules, repeated_class_names, used_once, vague_words,
 MODULES_AND_LINES = {
     "": (175, 52_300),
     "adapters": (49, 18_200),
-    "core": (27, 6_450),
+    "core": (27, 6_460),
     "frontends": (25, 5_840),
     "ports": (5, 1_190),
-    "services": (24, 8_580),
+    "services": (24, 8_570),
     "wiring": (4, 1_550),
 }
 # On one claim to its end: `dibs claim` and `dibs release` together.

@@ -507,6 +507,12 @@ class Passage(Struct, frozen=True):
     plan_changed: bool
     """Whether the plan may have been edited since the gate let the issue through."""
 
+    def as_data(self) -> dict[str, str]:
+        """As a handler reads it."""
+        when = format_instant(self.at)
+        found = {"verdict": self.verdict, "by": self.by, "at": when, "note": self.note}
+        return {**found, "text": self.text}
+
 
 def last_passage(snapshot: Snapshot, tries: Sequence[Try], pipeline: Pipeline) -> Passage | None:
     """The last time a run moved the issue out of the stage of a gate, after a ruling or a timeout.

@@ -682,7 +682,7 @@ def issue_document(
         "attempt": attempt,
         "created_at": format_instant(issue.created_at),
         "plan": plan.text if plan is not None else None,
-        "approval": None if passage is None else _approval_data(passage),
+        "approval": None if passage is None else passage.as_data(),
         "comments": [
             {
                 "author": comment.author,
@@ -693,17 +693,6 @@ def issue_document(
             for comment in shown
         ],
         "comments_left_out": len(said) - len(shown),
-    }
-
-
-def _approval_data(passage: Passage) -> dict[str, Any]:
-    """How the issue came through its last gate, as a handler reads it."""
-    return {
-        "verdict": passage.verdict,
-        "by": passage.by,
-        "at": format_instant(passage.at),
-        "note": passage.note,
-        "text": passage.text,
     }
 
 

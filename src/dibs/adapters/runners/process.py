@@ -565,31 +565,29 @@ class ProcessRun:
 
 def _answers_in(folder: int, user: User | None = None) -> tuple[bytes, bytes]:
     """The contents of the files of `_ANSWERS`. Raises OSError, ValueError."""
+    owner, ours = user.uid if user else None, os.geteuid()
     if user is not None:
         # In a folder that is ours, the user can put nothing else in place of what we look at.
-        os.fchown(folder, os.geteuid(), -1)
+        os.fchown(folder, ours, -1)
         os.fchmod(folder, 0o700)
-    result, plan = (_answer_in(folder, name, user) for name in _ANSWERS.values())
+    found: list[bytes] = []
+    for name, most in zip(_ANSWERS.values(), (_LARGEST_RESULT, _LARGEST_PLAN), strict=True):
+        try:
+            content = read_regular(name, most + 1, folder, owner)
+        except FileNotFoundError:
+            content = b""
+        except PermissionError:
+            # A handler of another user with a strict umask, and a worker that is not root.
+            seen = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            if not stat.S_ISREG(seen.st_mode) or (seen.st_uid, seen.st_nlink) != (owner, 1):
+                raise
+            os.chown(name, ours, -1, dir_fd=folder, follow_symlinks=False)
+            content = read_regular(name, most + 1, folder, ours)
+        if len(content) > most:
+            raise ValueError(f"{name} is larger than {most} bytes")
+        found.append(content)
+    result, plan = found
     return result, plan
-
-
-def _answer_in(folder: int, name: str, user: User | None) -> bytes:
-    owner, ours = user.uid if user else None, os.geteuid()
-    most = _LARGEST_RESULT if name == _ANSWERS["DIBS_RESULT"] else _LARGEST_PLAN
-    try:
-        content = read_regular(name, most + 1, folder, owner)
-    except FileNotFoundError:
-        return b""
-    except PermissionError:
-        # A handler of another user with a strict umask, and a worker that is not root.
-        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        if not stat.S_ISREG(found.st_mode) or (found.st_uid, found.st_nlink) != (owner, 1):
-            raise
-        os.chown(name, ours, -1, dir_fd=folder, follow_symlinks=False)
-        content = read_regular(name, most + 1, folder, ours)
-    if len(content) > most:
-        raise ValueError(f"{name} is larger than {most} bytes")
-    return content
 
 
 def last_words_of(output: str, mask: Callable[[str], str]) -> str:

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 from msgspec.structs import asdict
@@ -13,7 +12,7 @@ from msgspec.structs import asdict
 from dibs.core.durations import describe_span
 from dibs.core.eligibility import paused_by, strangers_pulls
 from dibs.core.errors import DibsError
-from dibs.core.ids import ZERO, IssueRef, StageName
+from dibs.core.ids import ZERO, StageName
 from dibs.core.issue import LONGEST_TITLE, Draft
 from dibs.frontends.cli.context import (
     Context,
@@ -27,6 +26,7 @@ from dibs.frontends.cli.output import (
     Answer,
     Exit,
     ago,
+    gate_lines,
     issue_data,
     record_data,
     table,
@@ -35,9 +35,6 @@ from dibs.frontends.cli.output import (
     write_now,
 )
 from dibs.services.board import Row
-
-if TYPE_CHECKING:
-    from dibs.core.approval import AtGate
 
 
 @command("add")
@@ -243,7 +240,7 @@ def details(context: Context, issue: str) -> Answer:
     gate = context.services.board.gate(snapshot, standing, row)
     if gate is not None:
         proven = context.services.tracker.traits.accounts
-        lines += _gate_lines(gate, snapshot.issue.ref, proven=proven)
+        lines += gate_lines(gate, snapshot.issue.ref, proven=proven)
     from dibs.core.approval import plans  # no listing needs it
 
     posted = plans(snapshot)
@@ -274,20 +271,3 @@ def details(context: Context, issue: str) -> Answer:
         },
     }
     return Answer(data, lines)
-
-
-def _gate_lines(gate: "AtGate", ref: IssueRef, *, proven: bool) -> list[str]:
-    """The text to approve, and every ruling with what it is worth."""
-    lines = [f"  text    {gate.text}"]
-    for one in gate.rulings:
-        worth = f" (does not count: {one.void})" if one.void else ""
-        note = f": {one.note}" if one.note else ""
-        lines.append(f"  {one.kind.value:<8}by {one.by or 'somebody'}{note}{worth}")
-    if gate.missing:
-        ask = f"approve what you read: dibs approve {ref.typed} --text {gate.text}"
-        lines.append(f"  gate    shut, {gate.missing} of {gate.needed} approvals missing; {ask}")
-    else:
-        lines.append("  gate    open")
-    if gate.rulings and not proven:
-        lines.append("  note    this tracker does not prove who approved")
-    return lines

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import IntEnum
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from msgspec import Struct, field
 from msgspec.structs import asdict
@@ -34,9 +34,13 @@ from dibs.core.errors import (
     NotPermitted,
     RateLimited,
 )
+from dibs.core.ids import IssueRef
 from dibs.core.issue import Issue
 from dibs.core.lease import Lease, Record
 from dibs.wiring import mask
+
+if TYPE_CHECKING:
+    from dibs.core.approval import AtGate
 
 
 class Exit(IntEnum):
@@ -346,3 +350,20 @@ def reason_lines(reasons: Sequence[Reason]) -> list[str]:
 
 def ago(then: datetime, now: datetime) -> str:
     return f"{describe_span(now - then)} ago"
+
+
+def gate_lines(gate: "AtGate", ref: IssueRef, *, proven: bool) -> list[str]:
+    """The text to approve, and every ruling with what it is worth."""
+    lines = [f"  text    {gate.text}"]
+    for one in gate.rulings:
+        worth = f" (does not count: {one.void})" if one.void else ""
+        note = f": {one.note}" if one.note else ""
+        lines.append(f"  {one.kind.value:<8}by {one.by or 'somebody'}{note}{worth}")
+    if gate.missing:
+        ask = f"approve what you read: dibs approve {ref.typed} --text {gate.text}"
+        lines.append(f"  gate    shut, {gate.missing} of {gate.needed} approvals missing; {ask}")
+    else:
+        lines.append("  gate    open")
+    if gate.rulings and not proven:
+        lines.append("  note    this tracker does not prove who approved")
+    return lines
