@@ -44,6 +44,8 @@ FORMS: dict[str, list[tuple[str, ...]]] = {
     "take": [("take", "1", "--as", "bob")],
     "give-back": [("give-back", "3", "--as", "ann", "--note", "enough")],
     "approve": [("approve", "7")],
+    "reject": [("reject", "7", "--note", "no")],
+    "plan": [("plan", "7", "--file", "dibs.toml")],
     "label": [("label", "1", "--add", "x", "--add", "y", "--remove", "z")],
     "pause": [("pause", "1", "--reason", "r"), ("pause", "--fleet", "--reason", "r")],
     "resume": [("resume", "4"), ("resume", "--repository")],
@@ -71,7 +73,7 @@ FORMS: dict[str, list[tuple[str, ...]]] = {
 }
 WRITING = (
     *("init", "add", "claim", "heartbeat", "release", "work", "take", "give-back"),
-    *("approve", "label", "pause", "resume", "revoke", "sweep", "fsck"),
+    *("approve", "reject", "plan", "label", "pause", "resume", "revoke", "sweep", "fsck"),
 )
 
 

@@ -85,6 +85,8 @@ def test_the_issue_comes_as_json_on_standard_input(reported: Project) -> None:
         "labels": ["claimed", "kind:bug", "stage:one", "stage:one-in-work"],
         "stage": "one",
         "attempt": 1,
+        "plan": None,
+        "approval": None,
         "comments_left_out": 0,
     }
     # People's words, not our cards.
@@ -111,6 +113,7 @@ def test_every_variable_is_there_and_true(reported: Project) -> None:
             "DIBS_CONFIG": str(reported.root / "dibs.toml"),
             "DIBS_CONFIG_NAMED": "1",
             "DIBS_RESULT": str(reported.root / ".dibs" / "runs" / run / "result.json"),
+            "DIBS_PLAN": str(reported.root / ".dibs" / "runs" / run / "plan.md"),
             "DIBS_ACTOR": "tester",
         }
         assert claimed["fence"] == int(fence)

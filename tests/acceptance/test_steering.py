@@ -186,7 +186,7 @@ def test_a_gate_is_shut_until_a_person_approves_and_opens_once(
     assert project.worker("idle", "--drain").wait().code == 3
 
     reply = project.dibs("approve", "1", "--as", "ann", "--json")
-    assert reply.data == {"approved": {"#1": "two"}, "moved": {"#1": "done"}}
+    assert reply.data == {"approved": {"#1": "two"}, "moved": {"#1": "done"}, "refused": {}}
     assert [project.labels(n) for n in (1, 2)] == [{"stage:done"}, {"stage:two"}]
     assert project.dibs("approve", "1").code == 3
     assert "moved on to done" in project.dibs("approve", "2").out
@@ -207,7 +207,7 @@ def test_an_approval_leaves_to_the_handler_what_the_handler_has_to_do(project: P
     project.begin(_gated(handler=LEDGER), 1)
     project.drain()
     reply = project.dibs("approve", "1", "--json")
-    assert reply.data == {"approved": {"#1": "two"}, "moved": {}}
+    assert reply.data == {"approved": {"#1": "two"}, "moved": {}, "refused": {}}
     assert project.labels() == {"stage:two", "approved"}
     project.drain()
     project.assert_drained(1)

@@ -45,6 +45,11 @@ def test_what_lifts_without_a_change_of_the_issue_is_a_pause():
 def test_an_issue_follows_its_pull_requests_whatever_keeps_workers_off_it():
     assert reasons_with(lambda meaning: meaning.bookkeeping) == {
         *(ReasonCode.CLOSED, ReasonCode.PARKED, ReasonCode.BLOCKED, ReasonCode.TEXT_CHANGED),
-        *(ReasonCode.ASSIGNED, ReasonCode.PULL_OPEN, ReasonCode.UNPROTECTED),
-        *(ReasonCode.BACKING_OFF, ReasonCode.ATTEMPTS_SPENT, ReasonCode.WIP_LIMIT),
+        *(ReasonCode.ASSIGNED, ReasonCode.DELEGATED, ReasonCode.PULL_OPEN),
+        *(
+            ReasonCode.UNPROTECTED,
+            ReasonCode.BACKING_OFF,
+            ReasonCode.ATTEMPTS_SPENT,
+            ReasonCode.WIP_LIMIT,
+        ),
     }

@@ -263,7 +263,8 @@ WORDS = (
     *("hook", "strict", "follows", "back", "authored", "pull-request"),
     *("hold", "loop", "slots", "wait", "every", "irreversible"),
     *("people", "assignees", "pulls", "markers", "fleet", "marker_ttl", "text", "comments"),
-    "delegates",
+    *("delegates", "approval", "approvers", "needed", "four_eyes", "relays"),
+    *("gate_timeout", "gate_expires", "replans"),
     *("github", "trusted", "api", "graphql", "machines", "pace"),
     *(
         "journal",

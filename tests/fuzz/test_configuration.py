@@ -77,7 +77,7 @@ def test_the_full_example_is_right_and_leaves_no_key_out():
         for shape in (
             *(config.ConfigFile, config.LabelsFile, config.WorkerFile, config.StageFile),
             *(config.HoldFile, config.LoopFile, config.PeopleFile, config.GithubFile),
-            config.HookFile,
+            *(config.HookFile, config.ApprovalFile),
         )
         for field in config.msgspec.structs.fields(shape)
     } == keys

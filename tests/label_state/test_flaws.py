@@ -345,7 +345,7 @@ def test_17_an_approval_is_void_once_the_text_was_changed(hub):
     hub.hub.acting().edit_issue(hub.hub.issue(number), body="And delete the backups")
     answer = ls.claim_issue("shop", number, **LUCIUS)
     assert (bool(answer), answer.reason) == (False, "GATE_SHUT")
-    assert "changed after" in answer.text
+    assert "it is for another text" in answer.text
     hub.services.steering.approve(hub.ref(number), by="ada")
     assert ls.claim_issue("shop", number, **LUCIUS)
 

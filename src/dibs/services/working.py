@@ -216,8 +216,7 @@ class Worker:
         self._swept_to: IssueRef | None = None
         self._follow_at = self._gates_at = LocalTime(0.0)
         self._followed_to: Mapping[str, IssueRef] | None = None
-        self._told_lines: set[str] = set()
-        self._told_idle = False
+        self._told_lines, self._told_idle = set[str](), False
         self._backlog_name = backlog.tracker.traits.name
         self._paused_repos: set[str] = set()
         """Paused repositories with issues for us; a worker for several may find some paused."""
