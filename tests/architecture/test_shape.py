@@ -18,7 +18,7 @@ from .shape import lines, modules, repeated_class_names, used_once, vague_words,
 MODULES_AND_LINES = {
     "": (175, 52_300),
     "adapters": (49, 18_200),
-    "core": (27, 6_460),
+    "core": (27, 6_470),
     "frontends": (25, 5_840),
     "ports": (5, 1_190),
     "services": (24, 8_570),

@@ -115,6 +115,14 @@ def _revokes_in_release(comment: Comment, cards: Sequence[PostedCard]) -> Iterat
             yield PostedRevoke(RevokeMark(revocation), comment.created_at)
 
 
+def tries_by_cards(snapshot: Snapshot) -> tuple[Try, ...]:
+    """The tries by the cards alone, without a question to a store, which might not answer."""
+    marks = read_marks(snapshot.comments, ANY_TTL)
+    if any(posted.card.fence for posted in marks.cards):
+        return tries_on_picture(marks, None)
+    return tries_on_comments(marks, ANY_TTL, snapshot.now)
+
+
 def highest_fence(marks: Marks) -> Fence:
     """The highest fence of the leases shown on the issue: a store may only grant higher fences."""
     fences = (posted.card.fence or posted.card.floor + posted.id for posted in marks.leases)

@@ -30,7 +30,7 @@ from dibs.core.eligibility import (
 )
 from dibs.core.errors import BadTtl, Outage
 from dibs.core.events import EventKind, Step, about
-from dibs.core.fold import FoldRules
+from dibs.core.fold import FoldRules, tries_by_cards
 from dibs.core.ids import ZERO, Fence, HolderId, IssueRef, LocalTime
 from dibs.core.issue import Issue, Snapshot
 from dibs.core.labels import (
@@ -460,7 +460,7 @@ class Claiming:
         """
         verdict = judge_picture(snapshot.issue, self._pipeline)
         reasons = verdict.reasons if vetoed(snapshot.issue, self._pipeline) else ()
-        tries = self._leases.standing(snapshot, apart_from=lease.run).tries
+        tries = tries_by_cards(snapshot)
         reasons = (*reasons, *gate_reasons(snapshot, tries, stage, self._pipeline))
         reasons = (*reasons, *text_reasons(snapshot, tries, stage, self._pipeline))
         if self._pipeline.has_left(stage, snapshot.issue.labels):

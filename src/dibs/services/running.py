@@ -34,6 +34,7 @@ from dibs.core.errors import (
     WorktreeUnavailable,
 )
 from dibs.core.events import EventKind, about
+from dibs.core.fold import tries_by_cards
 from dibs.core.foreign import is_foreign
 from dibs.core.ids import LocalTime, later, local_after
 from dibs.core.issue import Snapshot
@@ -467,7 +468,7 @@ class Running:
                 claimed.stage.comments,
                 passage_for(
                     claimed.snapshot,
-                    self._backlog.leases.standing(claimed.snapshot).tries,
+                    tries_by_cards(claimed.snapshot),
                     claimed.stage,
                     self._backlog.pipeline,
                 ),

@@ -130,7 +130,7 @@ def _add(
         raise click.Abort from interrupt  # for a KeyboardInterrupt click prints an empty line
     except DibsError:
         context.done = {"added": said, "left": [draft.title for draft in drafts[len(said) :]]}
-        if len(drafts) > 1:
+        if said:
             tell(so_far())
         raise
     finally:
