@@ -19,7 +19,7 @@ from dibs.core.approval import (
     times_sent_back,
     visit_of,
 )
-from dibs.core.ids import HolderId, StageName
+from dibs.core.ids import StageName
 from dibs.core.issue import Labelling
 from dibs.core.pipeline import Approval, People
 from dibs.core.presets import AGENT, STAGES
@@ -343,4 +343,3 @@ def test_the_first_visit_has_a_name():
     assert visit_of(snapshot_of(), (), REVIEW, STAGES).name == FIRST_VISIT
     stage = AGENT.stage("plan-pending-approval")
     assert at_gate(snapshot_of(), (), stage, AGENT).visit.name == FIRST_VISIT
-    assert HolderId("ann")

@@ -373,4 +373,3 @@ def test_killed_at_every_write_it_is_moved_once(kind, body):
 def test_an_answer_with_a_plan_is_read(kind):
     assert verdict_of({"plan": "p"}) == Advance(None, "", "p")
     assert verdict_of({"plan": "p" * 60_001}).note.startswith("its plan has 60001 characters")
-    assert StopSignal().why is None
